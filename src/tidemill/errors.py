@@ -1,0 +1,116 @@
+"""Everything that can go wrong, as one tree. What the system does follows from the type.
+
+    TidemillError
+    ├── UsageError                 the user asked for something impossible; exit code 2
+    │   ├── SinkUriError           a sink URI with a wrong scheme, parameter or value
+    │   └── StartTsCollectedError  start-ts lies below what the upstream still keeps
+    ├── UpstreamError              PD or TiKV answered with an error, or not at all
+    │   ├── UpstreamUnavailableError   (retryable) nobody answers
+    │   ├── RegionUnavailableError     (retryable) a region moved, split or has no leader
+    │   ├── IncompatibleUpstreamError  wrong cluster, version or API; will not heal by waiting
+    │   └── ProtocolViolationError     the upstream broke its own protocol; the stream is dropped
+    ├── SchemaError                a schema or DDL job that we cannot follow
+    ├── CorruptDataError           bytes that are not what they should be
+    │   ├── HistoryCorruptError    a file given to ``--load``
+    │   ├── SegmentCorruptError    a segment of the sorter
+    │   └── RowUndecodableError    a row that its schema does not explain
+    ├── SinkError                  the downstream refused or could not be reached
+    ├── DataDirError               the changefeed's own folder: rights, space, another owner
+    └── InvariantError             a bug of ours; never caught to go on
+
+A message says what we were doing, to what, what we found, and what to do next. It carries no
+password, no row value and no full sink URI.
+"""
+
+from typing import ClassVar
+
+
+class TidemillError(Exception):
+    code: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(TidemillError):
+    code = "usage"
+    exit_code = 2
+
+
+class SinkUriError(UsageError):
+    code = "sink-uri"
+
+
+class StartTsCollectedError(UsageError):
+    code = "start-ts-collected"
+    exit_code = 1
+
+
+class UpstreamError(TidemillError):
+    code = "upstream"
+
+
+class UpstreamUnavailableError(UpstreamError):
+    code = "upstream-unavailable"
+    retryable = True
+
+
+class RegionUnavailableError(UpstreamError):
+    code = "region-unavailable"
+    retryable = True
+
+
+class IncompatibleUpstreamError(UpstreamError):
+    code = "upstream-incompatible"
+
+
+class ProtocolViolationError(UpstreamError):
+    code = "protocol-violation"
+
+
+class SchemaError(TidemillError):
+    code = "schema"
+
+
+class CorruptDataError(TidemillError):
+    code = "corrupt-data"
+
+
+class HistoryCorruptError(CorruptDataError):
+    code = "history-corrupt"
+
+
+class SegmentCorruptError(CorruptDataError):
+    code = "segment-corrupt"
+
+
+class RowUndecodableError(CorruptDataError):
+    """A value that its schema does not explain. Names the place, never the value."""
+
+    code = "row-undecodable"
+
+    def __init__(self, table: str, key: bytes, column: str | None, reason: str) -> None:
+        self.table = table
+        self.key = key
+        self.column = column
+        self.reason = reason
+        where = f"column {column!r} of " if column else ""
+        super().__init__(
+            f"cannot decode {where}table {table}, key {key.hex()}: {reason}. "
+            "Nothing was skipped; the changefeed stops before this row. "
+            "Check the row upstream (its checksum, or 'admin check table'), then start again."
+        )
+
+    def __reduce__(self) -> tuple[type["RowUndecodableError"], tuple[str, bytes, str | None, str]]:
+        return type(self), (self.table, self.key, self.column, self.reason)
+
+
+class SinkError(TidemillError):
+    code = "sink"
+
+
+class DataDirError(TidemillError):
+    code = "data-dir"
+
+
+class InvariantError(TidemillError):
+    code = "invariant"
