@@ -1,0 +1,44 @@
+# Every target with its line of help: plain `make`.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+
+.PHONY: help setup demo test check format bench proto clean
+
+help: ## List every target
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with everything pinned (quick when nothing changed)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 1; }
+	@sh .ci/java || exit 1
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+demo: setup ## Capture a real TiDB's history through Spark into files, and check the result
+	$(BIN)/tidemill demo
+
+test: setup ## Run the tests
+	$(BIN)/python -m pytest $(TESTS)
+
+check: setup ## Lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## Put the code in its form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## Measure; writes bench/results.json
+	$(BIN)/python -m bench
+
+proto: setup ## Generate the wire code from proto/
+	$(BIN)/python proto/generate.py
+
+clean: ## Remove what the targets made
+	rm -rf $(VENV) build bench/work bench/results.json .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,60 @@
+"""What a changefeed may do next, one row per rule."""
+
+from dataclasses import replace
+
+import pytest
+
+from tidemill.control.progress import Advance, Finish, Offer, Progress, RunDdl, Wait, ddl_done, decide, moved_to
+from tidemill.errors import InvariantError
+from tidemill.model.ts import Ts
+
+AT_10 = Progress(checkpoint_ts=Ts(10), ddl_ts=Ts(10), frontier_ts=Ts(30), schema_ts=Ts(25))
+
+
+@pytest.mark.parametrize(
+    ("progress", "has_changes", "decision"),
+    [
+        pytest.param(AT_10, True, Offer(Ts(25)), id="the schema's resolved-ts holds rows back"),
+        pytest.param(replace(AT_10, schema_ts=Ts(99)), True, Offer(Ts(30)), id="the frontier holds rows back"),
+        pytest.param(AT_10, False, Advance(Ts(25)), id="without changes the checkpoint moves by itself"),
+        pytest.param(replace(AT_10, barrier_ts=Ts(20)), True, Offer(Ts(20)), id="a batch ends at the barrier"),
+        pytest.param(replace(AT_10, barrier_ts=Ts(10)), True, RunDdl(Ts(10)), id="a DDL runs at its own ts"),
+        pytest.param(replace(AT_10, target_ts=Ts(15)), True, Offer(Ts(15)), id="a batch ends at the target"),
+        pytest.param(replace(AT_10, target_ts=Ts(10)), True, Finish(), id="at the target it ends"),
+        pytest.param(
+            replace(AT_10, target_ts=Ts(10), barrier_ts=Ts(10), ddl_ts=Ts(9)),
+            False,
+            RunDdl(Ts(10)),
+            id="a DDL exactly at the target runs first",
+        ),
+        pytest.param(
+            replace(AT_10, target_ts=Ts(10), ddl_ts=Ts(9), schema_ts=Ts(9)),
+            False,
+            Wait(),
+            id="at the target it waits until it knows whether a DDL is there",
+        ),
+        pytest.param(replace(AT_10, in_flight_ts=Ts(20)), True, Wait(), id="one batch at a time"),
+        pytest.param(replace(AT_10, in_flight_ts=Ts(20), barrier_ts=Ts(10)), True, Wait(), id="no DDL during a batch"),
+        pytest.param(replace(AT_10, frontier_ts=Ts(10)), False, Wait(), id="nothing new was promised"),
+        pytest.param(replace(AT_10, is_stopping=True), True, Wait(), id="a stopping changefeed begins no batch"),
+    ],
+)
+def test_decide(progress: Progress, has_changes: bool, decision: object) -> None:
+    assert decide(progress, has_changes) == decision
+
+
+def test_a_ddl_at_the_checkpoint_is_remembered_as_not_yet_run() -> None:
+    at_barrier = moved_to(replace(AT_10, barrier_ts=Ts(20), in_flight_ts=Ts(20)), Ts(20))
+    assert (at_barrier.checkpoint_ts, at_barrier.ddl_ts, at_barrier.in_flight_ts) == (20, 19, None)
+    after = ddl_done(at_barrier, Ts(20), None)
+    assert (after.checkpoint_ts, after.ddl_ts, after.barrier_ts) == (20, 20, None)
+
+
+def test_the_checkpoint_never_moves_back() -> None:
+    with pytest.raises(InvariantError, match="back from 10 to 9"):
+        moved_to(AT_10, Ts(9))
+
+
+def test_the_checkpoint_never_passes_the_limit() -> None:
+    with pytest.raises(InvariantError, match="26 would pass the limit 25"):
+        moved_to(AT_10, Ts(26))
