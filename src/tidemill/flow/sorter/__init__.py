@@ -1,1 +1,22 @@
+"""The sorter: the capture's buffer of raw changes on local disk, released in commit order.
 
+    puller ── raw changes, resolved-ts ──► Sorter ── plan(from, to] ──► SpanSlices
+                                             │                              │ pickled
+                                             ▼ segments (Arrow IPC files)   ▼
+                                          local disk ──── mapped ────► read_slices ──► mounter
+
+``Sorter`` lives in the capture's process and is the only writer. ``read_slices`` runs on executors
+and has no state: what it needs to find, check and order the changes is in the description it gets.
+
+spans      which spans are followed, over which interval, and how far they are resolved
+order      many batches into one: sorted by ``(commit_ts, start_ts, key)``, each change once
+segment    one file: how it is written, what of it is remembered, how a range of it is mapped
+slices     the description of a batch and its reader
+estimate   how many rows and bytes lie up to a ts, without reading a file
+sorter     the buffers in memory, the segments on disk, back-pressure, release
+"""
+
+from tidemill.flow.sorter.slices import SpanSlices, read_slices
+from tidemill.flow.sorter.sorter import Sorter, SorterStats
+
+__all__ = ["Sorter", "SorterStats", "SpanSlices", "read_slices"]

@@ -1,0 +1,320 @@
+"""One segment: a file of sorted changes that readers map, and what the writer remembers of it.
+
+The file is an Arrow IPC file with a single record batch. It holds one or more *sections*, one per
+span, each sorted by ``(commit_ts, start_ts, key)``: a range of commit-ts of one span is a range of
+rows. Readers do not parse it. They are told where its buffers lie and take views of the rows they
+want, after checking the CRC-32 of exactly those blocks of 64 KiB that the rows touch.
+
+In memory stays, per segment, a sample of every thousandth row (its commit-ts and the size of
+everything before it) and the checksums. That answers how many rows and bytes lie below a ts, and
+where, but for the last thousand rows, which are looked up in the file.
+
+Files are not synced: what a crash takes is pulled again from the checkpoint. They are written under
+another name and renamed, so a file that has its name is whole.
+"""
+
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.errors import DataDirError, SegmentCorruptError
+from tidemill.flow.sorter.order import Rows, binary_column, concat, sort_unique, ts_column
+from tidemill.model.change import RAW_CHANGE_SCHEMA
+
+BLOCK_BYTES = 1 << 16  # what one checksum covers
+SAMPLE_ROWS = 1 << 10
+
+_FIXED = {"start_ts": 8, "commit_ts": 8, "op": 1}  # column and its width
+_BINARY = ("key", "value", "old_value")
+_ROW_BYTES = sum(_FIXED.values()) + 4 * len(_BINARY)  # of a row with empty key and values
+
+Stamps = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a segment's file is and where its buffers begin in it."""
+
+    path: str
+    file_bytes: int
+    fixed: tuple[int, ...]  # of _FIXED
+    offsets: tuple[int, ...]  # of _BINARY
+    data: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSums:
+    """Checksums of consecutive blocks."""
+
+    first: int
+    crc32: bytes  # four bytes each, native order
+
+    def __len__(self) -> int:
+        return len(self.crc32) // 4
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSlice:
+    """Rows ``[row_low, row_high)`` of a segment: one span's changes over a range of commit-ts."""
+
+    layout: Layout
+    row_low: int
+    row_high: int
+    first_ts: int
+    last_ts: int
+    sample_ts: bytes  # uint64: commit-ts of a row every SAMPLE_ROWS or so, within the slice
+    sums: tuple[BlockSums, ...]  # of every block that the rows touch
+
+    def __len__(self) -> int:
+        return self.row_high - self.row_low
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What the capture remembers of a sealed segment.
+
+    Section i holds the changes of ``span_ids[i]``. Its samples are ``[section_sample[i],
+    section_sample[i + 1])``; sample s stands for the rows ``[row[s], row[s + 1])``.
+    """
+
+    layout: Layout
+    span_ids: npt.NDArray[np.int64]
+    first_ts: Stamps  # per section
+    last_ts: Stamps
+    section_sample: Rows
+    row: Rows  # per sample, and one more: the number of rows
+    ts: Stamps  # per sample
+    data_at: tuple[Rows, ...]  # per column of _BINARY, per sample and one more: offset into its data
+    crc32: npt.NDArray[np.uint32]
+
+    @property
+    def rows(self) -> int:
+        return int(self.row[-1])
+
+    @cached_property
+    def newest_ts(self) -> int:
+        return int(self.last_ts.max())
+
+    @cached_property
+    def sections(self) -> dict[int, int]:
+        return {int(span_id): section for section, span_id in enumerate(self.span_ids)}
+
+    @cached_property
+    def sample_bytes(self) -> Rows:
+        """Per sample, and one more: bytes of all rows before it."""
+        return np.sum(self.data_at, axis=0, dtype=np.int64) + self.row * _ROW_BYTES
+
+    @cached_property
+    def sample_last_ts(self) -> Stamps:
+        """Per sample: no row that it stands for is above."""
+        last = np.append(self.ts[1:], self.ts[:1])
+        last[self.section_sample[1:] - 1] = self.last_ts
+        return last
+
+    @cached_property
+    def _file(self) -> "MappedSegment":
+        return MappedSegment(self.layout, (BlockSums(0, self.crc32.tobytes()),))
+
+    def cut(self, section: int, low_ts: int, high_ts: int) -> SegmentSlice | None:
+        """The rows of a section with ``low_ts < commit_ts ≤ high_ts``; None where there are none."""
+        if low_ts >= self.last_ts[section] or high_ts < self.first_ts[section]:
+            return None
+        low, high = self._row_above(section, low_ts), self._row_above(section, high_ts)
+        if low >= high:
+            return None
+        first, last = self._ts_of(section, low), self._ts_of(section, high - 1)
+        a, b = np.searchsorted(self.row, (low, high), side="right")
+        return SegmentSlice(self.layout, low, high, first, last, self.ts[a:b].tobytes(), self._sums_of(low, high))
+
+    def bytes_of(self, rows: SegmentSlice) -> int:
+        """About how many bytes a slice holds."""
+        low, high = np.interp((rows.row_low, rows.row_high), self.row, self.sample_bytes)
+        return int(high - low)
+
+    def _row_above(self, section: int, ts: int) -> int:
+        """The first row of the section with commit-ts above ``ts``; the section's end where there is none."""
+        begin, end = self.section_sample[section], self.section_sample[section + 1]
+        if ts >= self.last_ts[section]:
+            return int(self.row[end])
+        sample = begin + int(np.searchsorted(self.ts[begin:end], np.uint64(ts), side="right")) - 1
+        if sample < begin:
+            return int(self.row[begin])
+        low, high = int(self.row[sample]), int(self.row[sample + 1])
+        return low + int(np.searchsorted(self._file.commit_ts(low, high), np.uint64(ts), side="right"))
+
+    def _ts_of(self, section: int, row: int) -> int:
+        if row + 1 == self.row[self.section_sample[section + 1]]:
+            return int(self.last_ts[section])
+        sample = int(np.searchsorted(self.row, row))
+        if self.row[sample] == row:
+            return int(self.ts[sample])
+        return int(self._file.commit_ts(row, row + 1)[0])
+
+    def _sums_of(self, low: int, high: int) -> tuple[BlockSums, ...]:
+        """Checksums of all blocks that rows ``[low, high)`` touch, as few runs."""
+        a = int(np.searchsorted(self.row, low, side="right")) - 1
+        b = int(np.searchsorted(self.row, high))
+        touched = list(_fixed_ranges(self.layout, low, high))
+        touched += [
+            (at + int(data[a]), at + int(data[b])) for at, data in zip(self.layout.data, self.data_at, strict=True)
+        ]
+        runs: list[list[int]] = []
+        for begin, end in sorted((lo // BLOCK_BYTES, -(-hi // BLOCK_BYTES)) for lo, hi in touched if lo < hi):
+            if runs and begin <= runs[-1][1]:
+                runs[-1][1] = max(runs[-1][1], end)
+            else:
+                runs.append([begin, end])
+        return tuple(BlockSums(begin, self.crc32[begin:end].tobytes()) for begin, end in runs)
+
+
+class MappedSegment:
+    """A segment's file mapped for reading. Nothing of it is believed before its checksum was compared.
+
+    The file is closed at once; the map lives as long as a batch that was taken from it.
+    """
+
+    def __init__(self, layout: Layout, sums: Sequence[BlockSums]) -> None:
+        self._layout = layout
+        self._sums = {run.first + i: int(crc) for run in sums for i, crc in enumerate(_unpack(run))}
+        self._buffer = _map_file(layout)
+
+    def commit_ts(self, low: int, high: int) -> Stamps:
+        """Commit-ts of rows ``[low, high)``, without a copy."""
+        at = self._layout.fixed[1] + low * 8
+        return np.frombuffer(self._checked(at, at + 8 * (high - low)), dtype=np.uint64)
+
+    def rows(self, low: int, high: int) -> pa.RecordBatch:
+        """Rows ``[low, high)``, without a copy."""
+        columns = [
+            pa.Array.from_buffers(field.type, high - low, [None, self._checked(begin, end)])
+            for field, (begin, end) in zip(
+                RAW_CHANGE_SCHEMA, _fixed_ranges(self._layout, low, high)[: len(_FIXED)], strict=False
+            )
+        ]
+        for at, data_at in zip(self._layout.offsets, self._layout.data, strict=True):
+            offsets = self._checked(at + low * 4, at + high * 4 + 4)
+            first, last = np.frombuffer(offsets, dtype=np.int32)[[0, -1]]
+            self._check(data_at + int(first), data_at + int(last))
+            data = self._buffer.slice(data_at, int(last))
+            columns.append(pa.Array.from_buffers(pa.binary(), high - low, [None, offsets, data]))
+        return pa.RecordBatch.from_arrays(columns, schema=RAW_CHANGE_SCHEMA)
+
+    def _checked(self, begin: int, end: int) -> pa.Buffer:
+        self._check(begin, end)
+        return self._buffer.slice(begin, end - begin)
+
+    def _check(self, begin: int, end: int) -> None:
+        """Compare the checksums of the blocks under ``[begin, end)`` that were not compared before."""
+        for block in range(begin // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
+            expected = self._sums.get(block)
+            at = block * BLOCK_BYTES
+            if expected is None or end > self._buffer.size:
+                raise _corrupt(self._layout, f"rows lead outside of what was planned, to byte {at}")
+            if expected < 0:
+                continue
+            found = zlib.crc32(self._buffer.slice(at, min(BLOCK_BYTES, self._buffer.size - at)))
+            if found != expected:
+                raise _corrupt(self._layout, f"bytes from {at} have CRC-32 {found:08x} instead of {expected:08x}")
+            self._sums[block] = -1
+
+
+def write_segment(path: Path, spans: Sequence[tuple[int, Sequence[pa.RecordBatch]]]) -> Segment:
+    """Sort the batches of each span, drop duplicates and write them as one segment at ``path``.
+
+    Every span given must have a row. Rows of all together must stay below 2 GiB a column.
+    """
+    counts = [sum(len(batch) for batch in batches) for _, batches in spans]
+    changes, bounds = sort_unique(
+        concat([batch for _, batches in spans for batch in batches]),
+        np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
+    )
+    try:
+        layout, crc32 = _write_file(path, changes)
+    except OSError as error:
+        raise DataDirError(
+            f"cannot write segment {path}: {error.strerror or error}. Nothing is lost: free space or give rights "
+            "there, or choose another --data-dir, and start again; the changes are pulled again from the checkpoint."
+        ) from error
+    return _remember(layout, crc32, changes, bounds, [span_id for span_id, _ in spans])
+
+
+def _write_file(path: Path, changes: pa.RecordBatch) -> tuple[Layout, npt.NDArray[np.uint32]]:
+    unfinished = path.with_suffix(".tmp")
+    with pa.OSFile(str(unfinished), "wb") as sink, pa.ipc.new_file(sink, RAW_CHANGE_SCHEMA) as writer:
+        writer.write_batch(changes)
+    with pa.memory_map(str(unfinished)) as file:
+        whole = file.read_buffer()
+    written = pa.ipc.open_file(whole).get_batch(0)
+    buffers = {name: [_place(b, whole) for b in written.column(name).buffers()] for name in RAW_CHANGE_SCHEMA.names}
+    layout = Layout(
+        path=str(path),
+        file_bytes=whole.size,
+        fixed=tuple(buffers[name][1] for name in _FIXED),
+        offsets=tuple(buffers[name][1] for name in _BINARY),
+        data=tuple(buffers[name][2] for name in _BINARY),
+    )
+    view = memoryview(whole)
+    blocks = [zlib.crc32(view[at : at + BLOCK_BYTES]) for at in range(0, whole.size, BLOCK_BYTES)]
+    os.replace(unfinished, path)
+    return layout, np.array(blocks, dtype=np.uint32)
+
+
+def _remember(
+    layout: Layout, crc32: npt.NDArray[np.uint32], changes: pa.RecordBatch, bounds: Rows, span_ids: Sequence[int]
+) -> Segment:
+    commit = ts_column(changes, "commit_ts")
+    samples = [np.arange(low, high, SAMPLE_ROWS) for low, high in pairwise(bounds)]
+    row = np.append(np.concatenate(samples), bounds[-1])
+    offsets = [binary_column(changes, name)[0] for name in _BINARY]
+    return Segment(
+        layout=layout,
+        span_ids=np.array(span_ids, dtype=np.int64),
+        first_ts=commit[bounds[:-1]],
+        last_ts=commit[bounds[1:] - 1],
+        section_sample=np.concatenate(([0], np.cumsum([len(s) for s in samples]))),
+        row=row,
+        ts=commit[row[:-1]],
+        data_at=tuple((each[row] - each[0]).astype(np.int64) for each in offsets),
+        crc32=crc32,
+    )
+
+
+def _place(buffer: pa.Buffer | None, file: pa.Buffer) -> int:
+    """Where a mapped buffer lies in its file; an absent or empty one lies anywhere."""
+    return 0 if buffer is None or buffer.size == 0 else int(buffer.address - file.address)
+
+
+def _fixed_ranges(layout: Layout, low: int, high: int) -> list[tuple[int, int]]:
+    """Bytes of the fixed-width columns, then of the offsets of the binary ones, for rows ``[low, high)``."""
+    fixed = [(at + low * w, at + high * w) for at, w in zip(layout.fixed, _FIXED.values(), strict=True)]
+    return fixed + [(at + low * 4, at + high * 4 + 4) for at in layout.offsets]
+
+
+def _unpack(run: BlockSums) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(run.crc32, dtype=np.uint32)
+
+
+def _map_file(layout: Layout) -> pa.Buffer:
+    try:
+        found = os.stat(layout.path).st_size
+        if found != layout.file_bytes:
+            raise _corrupt(layout, f"it has {found} bytes instead of {layout.file_bytes}")
+        with pa.memory_map(layout.path) as file:
+            return file.read_buffer()
+    except OSError as error:
+        raise _corrupt(layout, f"it cannot be read ({error.strerror or error})") from error
+
+
+def _corrupt(layout: Layout, found: str) -> SegmentCorruptError:
+    return SegmentCorruptError(
+        f"segment {layout.path} is not as it was written: {found}. Nothing of it went downstream. "
+        "Check the disk, then start again: segments are removed and their changes pulled again from the checkpoint."
+    )

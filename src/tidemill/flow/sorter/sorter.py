@@ -1,0 +1,445 @@
+"""The capture's side of the sorter: buffers in memory, segments on disk, back-pressure, release.
+
+    add ──► buffers (memory) ──seal──► segments (disk) ──plan──► readers ──release──► deleted
+
+All methods are called from one event loop. Sealing, that is sorting and writing, is done by one
+thread beside it; whoever needs the outcome waits for it. Nothing outlives the process: a new
+``Sorter`` removes what an earlier one left, since all of it is pulled again from the checkpoint.
+
+Back-pressure. ``add`` waits while ``memory_bytes`` are exceeded; only the disk is waited for, so
+that always ends. Beyond ``disk_bytes`` it waits only as long as the readers can make room by
+themselves: while there are changes that they were offered (up to the lower of the resolved-ts and
+the last limit that ``next_to`` was asked with) and that the checkpoint has not passed. When they
+have taken all of that, only new input can move the frontier or the barrier on, whichever span it
+comes from, so everything is let in, beyond the bound. To block the slowest span, or a stream that
+it shares with others, would block for ever.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.errors import DataDirError, InvariantError
+from tidemill.flow.sorter.estimate import Estimate
+from tidemill.flow.sorter.order import ts_column
+from tidemill.flow.sorter.segment import Segment, SegmentSlice, write_segment
+from tidemill.flow.sorter.slices import SpanSlices
+from tidemill.flow.sorter.spans import FollowedSpans
+from tidemill.log import get_logger
+from tidemill.model.change import RAW_CHANGE_SCHEMA
+from tidemill.model.ts import MAX_TS, Ts
+
+MIB = 1 << 20
+_MAX_SEGMENT_BYTES = 1 << 30  # an Arrow binary column ends at 2 GiB
+
+log = get_logger("sorter")
+
+
+@dataclass(frozen=True, slots=True)
+class SorterStats:
+    memory_bytes: int  # changes not yet written
+    disk_bytes: int  # of segments
+    rows: int  # in memory and in segments, not yet released; duplicates count
+    spans: int
+    segments: int
+    waiting: int  # calls of ``add`` held back
+
+
+@dataclass(slots=True)
+class _Buffers:
+    """Changes in memory, by span, in the order of their arrival."""
+
+    batches: dict[int, list[pa.RecordBatch]] = field(default_factory=dict)
+    rows: int = 0
+    bytes: int = 0
+    oldest_ts: int = MAX_TS
+
+    def append(self, span_id: int, changes: pa.RecordBatch) -> None:
+        self.batches.setdefault(span_id, []).append(changes)
+        self.rows += len(changes)
+        self.bytes += changes.nbytes
+        self.oldest_ts = min(self.oldest_ts, int(ts_column(changes, "commit_ts").min()))
+
+    def drop_spans(self, span_ids: Iterable[int]) -> None:
+        for span_id in span_ids:
+            for changes in self.batches.pop(span_id, ()):
+                self.rows -= len(changes)
+                self.bytes -= changes.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealing:
+    """Buffers on their way to disk."""
+
+    buffers: _Buffers
+    segments: "Future[list[Segment]]"
+
+
+class Sorter:
+    """Holds raw changes by span and ts; gives them out in commit order up to the frontier."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        segment_bytes: int = 64 * MIB,
+        memory_bytes: int = 256 * MIB,
+        disk_bytes: int | None = None,
+    ) -> None:
+        self._folder = folder
+        self._memory_bytes = memory_bytes
+        # Half of the memory is filled while the other half is written.
+        self._segment_bytes = max(1, min(segment_bytes, memory_bytes // 2, _MAX_SEGMENT_BYTES))
+        self._disk_bytes = disk_bytes
+        self._spans = FollowedSpans()
+        self._buffers = _Buffers()
+        self._sealing: _Sealing | None = None
+        self._segments: list[Segment] = []
+        self._estimate: Estimate | None = None  # of _segments; None: to be made again
+        self._released_ts = Ts(0)
+        self._planned_ts = Ts(0)
+        self._limit_ts = Ts(0)  # the highest ts that readers were ready to take
+        self._numbered = 0
+        self._waiting = 0
+        self._something_moved = asyncio.Event()
+        self._failure: BaseException | None = None
+        _clear(folder)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sorter")
+
+    def close(self) -> None:
+        """Stop writing and remove the segments. Maps that readers hold stay valid."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        _clear(self._folder)
+
+    # Spans
+
+    def open_span(self, span_id: int, since_ts: Ts) -> None:
+        """Follow a span's changes above ``since_ts``; it holds the frontier there until it advances.
+
+        ``since_ts`` may lie below the resolved-ts of the others (behind a barrier it does) but not
+        below what was planned or released. An id that was closed and is resolved up to its end may
+        be opened again.
+        """
+        self._spans.open(span_id, since_ts, max(self._planned_ts, self._released_ts))
+
+    def close_span(self, span_id: int, until_ts: Ts) -> None:
+        """Want no change of the span above ``until_ts`` any more, also of those already here.
+
+        It stops holding the frontier once it is resolved up to there, and is forgotten once the
+        checkpoint is there as well. What is still delivered for it then is dropped.
+        """
+        self._spans.close(span_id, until_ts)
+        self._something_moved.set()
+
+    def advance(self, span_id: int, resolved_ts: Ts) -> None:
+        """Note that the span will see no more changes at or below ``resolved_ts``; less than before changes nothing."""
+        self._spans.advance(span_id, resolved_ts)
+        self._something_moved.set()
+
+    @property
+    def resolved_ts(self) -> Ts:
+        """The frontier: the lowest resolved-ts of the spans; ``MAX_TS`` where none holds it.
+
+        It moves back only if a span is opened below it.
+        """
+        return self._spans.resolved_ts
+
+    # Changes come in
+
+    async def add(self, span_id: int, changes: pa.RecordBatch) -> None:
+        """Take raw changes (``RAW_CHANGE_SCHEMA``) of a span, in any order, delivered once or more.
+
+        Those outside of the span's interval and those that the checkpoint has passed are dropped. The
+        batch is kept as it is until it is sealed, so it should not be a small slice of a big one.
+        Waits, before it takes them, as the module says; when cancelled meanwhile it has taken nothing.
+        """
+        await self._room_for(changes.nbytes)
+        wanted = self._wanted(span_id, changes)
+        if wanted is None:
+            return
+        self._buffers.append(span_id, wanted)
+        if self._buffers.bytes >= self._segment_bytes and self._sealing is None:
+            self._seal()
+
+    def _wanted(self, span_id: int, changes: pa.RecordBatch) -> pa.RecordBatch | None:
+        if not changes.schema.equals(RAW_CHANGE_SCHEMA):
+            raise InvariantError(f"span {span_id} got changes of another schema than RAW_CHANGE_SCHEMA. This is a bug.")
+        span = self._spans.find(span_id)
+        if span is None or len(changes) == 0:
+            return None
+        commit = ts_column(changes, "commit_ts")
+        low, high = max(span.since_ts, self._released_ts), span.until_ts
+        if commit.min() > low and commit.max() <= high:
+            return changes
+        inside = (commit > np.uint64(low)) & (commit <= np.uint64(high))
+        return changes.filter(pa.array(inside)) if inside.any() else None
+
+    async def _room_for(self, more_bytes: int) -> None:
+        self._settle(wait=False)
+        while True:
+            if self._sealing is not None and self._memory() + more_bytes > self._memory_bytes:
+                wait = self._sealed()
+            elif self._buffers.rows and self._memory() + more_bytes > self._memory_bytes:
+                self._seal()
+                continue
+            elif self._disk_bytes is not None and self._disk() > self._disk_bytes and self._readers_have_work():
+                self._something_moved.clear()
+                wait = self._moved()
+            else:
+                return
+            self._waiting += 1
+            try:
+                await wait
+            finally:
+                self._waiting -= 1
+
+    async def _moved(self) -> None:
+        await self._something_moved.wait()
+
+    def _readers_have_work(self) -> bool:
+        return self.has_changes(self._released_ts, min(self.resolved_ts, self._limit_ts))
+
+    # Changes go out
+
+    def next_to(self, from_ts: Ts, limit_ts: Ts, max_rows: int, max_bytes: int) -> Ts:
+        """Where a batch that begins above ``from_ts`` should end.
+
+        The largest ts, at most ``limit_ts`` and the frontier, up to which there are about no more rows
+        and bytes than asked for; yet always one commit-ts if there is any, however big it is.
+        ``from_ts`` itself where nothing can be taken.
+        """
+        self._limit_ts = max(self._limit_ts, limit_ts)
+        self._something_moved.set()
+        bound = min(limit_ts, self.resolved_ts)
+        if bound <= from_ts:
+            return from_ts
+        self._settle(wait=True)
+        if self._buffers.oldest_ts <= bound:
+            self._seal_now()
+        if self._estimate is None:
+            self._estimate = Estimate(self._segments)
+        to = self._estimate.largest_to(from_ts, bound, max_rows, max_bytes)
+        return Ts(to) if to == bound else Ts(max(to, self._first_above(from_ts, bound)))
+
+    def has_changes(self, from_ts: Ts, to_ts: Ts) -> bool:
+        """Whether any change that is wanted has ``from_ts < commit_ts ≤ to_ts``."""
+        if from_ts >= to_ts:
+            return False
+        self._settle(wait=False)
+        clipped = self._spans.clipped
+        if any(self._has_buffered(b, from_ts, to_ts) for b in self._all_buffers()):
+            return True
+        low, high = np.uint64(from_ts), np.uint64(to_ts)
+        for segment in self._segments:
+            first, last = segment.first_ts, segment.last_ts
+            overlap = (first <= high) & (last > low)
+            sure = overlap & ((first > low) | (last <= high))
+            if clipped:
+                sure &= ~np.isin(segment.span_ids, list(clipped))
+            if sure.any():
+                return True
+            if any(True for _ in self._cut(segment, np.flatnonzero(overlap), from_ts, to_ts)):
+                return True
+        return False
+
+    def plan(self, from_ts: Ts, to_ts: Ts) -> list[SpanSlices]:
+        """Describe the changes with ``from_ts < commit_ts ≤ to_ts``, one description per span that has some.
+
+        Everything up to ``to_ts`` is in segments afterwards. The same two ts give the same changes,
+        each time, as long as the checkpoint has not passed ``from_ts``.
+        """
+        if to_ts > self.resolved_ts:
+            raise InvariantError(
+                f"cannot plan a batch up to {to_ts}: the frontier is at {self.resolved_ts}. This is a bug."
+            )
+        if from_ts < self._released_ts:
+            raise InvariantError(
+                f"cannot plan a batch above {from_ts}: changes up to {self._released_ts} were released. This is a bug."
+            )
+        self._settle(wait=True)
+        if self._buffers.oldest_ts <= to_ts:
+            self._seal_now()
+        self._planned_ts = max(self._planned_ts, to_ts)
+        found: dict[int, list[SegmentSlice]] = {}
+        sizes: dict[int, int] = {}
+        for segment in self._segments:
+            overlap = (segment.first_ts <= np.uint64(to_ts)) & (segment.last_ts > np.uint64(from_ts))
+            for span_id, part in self._cut(segment, np.flatnonzero(overlap), from_ts, to_ts):
+                found.setdefault(span_id, []).append(part)
+                sizes[span_id] = sizes.get(span_id, 0) + segment.bytes_of(part)
+        return [
+            SpanSlices(span_id, sum(len(part) for part in parts), sizes[span_id], tuple(parts))
+            for span_id, parts in sorted(found.items())
+        ]
+
+    def release(self, checkpoint_ts: Ts) -> None:
+        """Delete segments of which all changes have ``commit_ts ≤ checkpoint_ts``: they are durable downstream."""
+        self._settle(wait=False)
+        self._released_ts = max(self._released_ts, checkpoint_ts)
+        gone = self._spans.forget_below(self._released_ts)
+        self._buffers.drop_spans(gone)
+        kept = []
+        for segment in self._segments:
+            if self._is_done(segment):
+                _delete(segment)
+            else:
+                kept.append(segment)
+        if len(kept) != len(self._segments):
+            self._segments, self._estimate = kept, None
+        self._something_moved.set()
+
+    def stats(self) -> SorterStats:
+        self._settle(wait=False)
+        return SorterStats(
+            memory_bytes=self._memory(),
+            disk_bytes=self._disk(),
+            rows=sum(b.rows for b in self._all_buffers()) + sum(s.rows for s in self._segments),
+            spans=len(self._spans),
+            segments=len(self._segments),
+            waiting=self._waiting,
+        )
+
+    # Looking up
+
+    def _all_buffers(self) -> Iterator[_Buffers]:
+        yield self._buffers
+        if self._sealing is not None:
+            yield self._sealing.buffers
+
+    def _has_buffered(self, buffers: _Buffers, from_ts: int, to_ts: int) -> bool:
+        if buffers.oldest_ts > to_ts:
+            return False
+        for span_id, batches in buffers.batches.items():
+            span = self._spans.find(span_id)
+            for low, high in span.wanted(from_ts, to_ts) if span else ():
+                for changes in batches:
+                    commit = ts_column(changes, "commit_ts")
+                    if ((commit > np.uint64(low)) & (commit <= np.uint64(high))).any():
+                        return True
+        return False
+
+    def _cut(
+        self, segment: Segment, sections: Iterable[int], from_ts: int, to_ts: int
+    ) -> Iterator[tuple[int, SegmentSlice]]:
+        """The wanted rows of some sections, with their span's id."""
+        for section in sections:
+            span_id = int(segment.span_ids[section])
+            span = self._spans.find(span_id)
+            for low, high in span.wanted(from_ts, to_ts) if span else ():
+                part = segment.cut(section, low, high)
+                if part is not None:
+                    yield span_id, part
+
+    def _first_above(self, from_ts: int, bound_ts: int) -> int:
+        """The lowest wanted commit-ts above ``from_ts``; ``bound_ts`` where there is none up to it."""
+        lowest = bound_ts
+        for segment in self._segments:
+            overlap = (segment.first_ts <= np.uint64(lowest)) & (segment.last_ts > np.uint64(from_ts))
+            for _, part in self._cut(segment, np.flatnonzero(overlap), from_ts, lowest):
+                lowest = min(lowest, part.first_ts)
+        return lowest
+
+    def _is_done(self, segment: Segment) -> bool:
+        if segment.newest_ts <= self._released_ts:
+            return True
+        for span_id, last_ts in zip(segment.span_ids, segment.last_ts, strict=True):
+            span = self._spans.find(int(span_id))
+            if span is not None and any(span.wanted(self._released_ts, int(last_ts))):
+                return False
+        return True
+
+    # Memory to disk
+
+    def _memory(self) -> int:
+        return sum(b.bytes for b in self._all_buffers())
+
+    def _disk(self) -> int:
+        return sum(s.layout.file_bytes for s in self._segments)
+
+    def _seal(self) -> None:
+        """Have all that is in memory written by the thread. Everything goes, not only what is asked
+        for: so each change is written once, and a batch that several spans share is let go as a whole."""
+        buffers, self._buffers = self._buffers, _Buffers()
+        groups = list(self._into_segments(buffers))
+        paths = []
+        for _ in groups:
+            self._numbered += 1
+            paths.append(self._folder / f"segment-{self._numbered:08d}.arrow")
+        write = self._thread.submit(lambda: [write_segment(p, g) for p, g in zip(paths, groups, strict=True)])
+        self._sealing = _Sealing(buffers, write)
+
+    def _into_segments(self, buffers: _Buffers) -> Iterator[list[tuple[int, list[pa.RecordBatch]]]]:
+        """Cut what is in memory into segments: of one each, unless so much came that a column could overflow."""
+        group: dict[int, list[pa.RecordBatch]] = {}
+        size = 0
+        for span_id in sorted(buffers.batches):
+            for changes in buffers.batches[span_id]:
+                if group and size + changes.nbytes > _MAX_SEGMENT_BYTES:
+                    yield list(group.items())
+                    group, size = {}, 0
+                group.setdefault(span_id, []).append(changes)
+                size += changes.nbytes
+        if group:
+            yield list(group.items())
+
+    def _seal_now(self) -> None:
+        if self._buffers.rows:
+            self._seal()
+            self._settle(wait=True)
+
+    async def _sealed(self) -> None:
+        """Wait, without blocking the loop, until what is being written is written."""
+        if self._sealing is not None:
+            # Through wait, which leaves the writing alone when the caller is cancelled.
+            written = asyncio.wrap_future(self._sealing.segments)
+            await asyncio.wait([written])
+            written.exception()  # looked at, so asyncio does not complain; _settle raises it
+            self._settle(wait=False)
+
+    def _settle(self, *, wait: bool) -> None:
+        """Take over segments that were written. After a failure nothing goes on: changes would be missing."""
+        if self._failure is not None:
+            raise self._failure
+        if self._sealing is None or not (wait or self._sealing.segments.done()):
+            return
+        try:
+            self._segments.extend(self._sealing.segments.result())
+        except BaseException as error:
+            self._failure = error
+            raise
+        self._sealing = None
+        self._estimate = None
+
+
+def _clear(folder: Path) -> None:
+    """Remove segments of an earlier run: finished ones and those it was writing. Other files stay."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        leftovers = [p for pattern in ("segment-*.arrow", "segment-*.tmp") for p in folder.glob(pattern)]
+        for path in leftovers:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataDirError(
+            f"cannot prepare the sorter's folder {folder}: {error.strerror or error}. "
+            "Give this user the right to write there, or choose another --data-dir."
+        ) from error
+    if leftovers:
+        log.info("segments of an earlier run removed", folder=folder, segments=len(leftovers))
+
+
+def _delete(segment: Segment) -> None:
+    try:
+        os.unlink(segment.layout.path)
+    except FileNotFoundError:
+        log.warning("segment was already gone", path=segment.layout.path)
+    except OSError as error:
+        raise DataDirError(
+            f"cannot delete segment {segment.layout.path}: {error.strerror}. Give this user the right to write in "
+            "its folder and start again."
+        ) from error

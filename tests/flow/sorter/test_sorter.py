@@ -1,0 +1,300 @@
+"""The sorter against its slow model, and its rules one by one."""
+
+import asyncio
+import pickle
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.flow.sorter.sorter_changes import Change, Model, ModelSpan, batch, change, in_order, read, rows
+from tidemill.errors import DataDirError, InvariantError
+from tidemill.flow.sorter import Sorter, read_slices
+from tidemill.model.ts import MAX_TS, Ts
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Sorter]]:
+    made: list[Sorter] = []
+
+    def build(**bounds: Any) -> Sorter:
+        made.append(Sorter(tmp_path / "segments", **bounds))
+        return made[-1]
+
+    yield build
+    for sorter in made:
+        sorter.close()
+
+
+def run(*steps: Coroutine[Any, Any, None]) -> None:
+    async def all_in_turn() -> None:
+        for step in steps:
+            await asyncio.wait_for(step, 30)
+
+    asyncio.run(all_in_turn())
+
+
+keys = st.sampled_from([b"a", b"b", b"ba", b"\xff", b"", b"t\x80\0\0\0\0\0\0\1_r\x80\0\0\0\0\0\0\7"])
+some_changes = st.lists(st.builds(change, st.integers(1, 60), keys), max_size=40)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_consecutive_batches_hold_every_change_once_and_in_order(data: st.DataObject) -> None:
+    """Any delivery order, repetitions, spans that open and close, batches cut anywhere."""
+    with TemporaryDirectory() as folder:
+        sorter = Sorter(
+            Path(folder),
+            segment_bytes=data.draw(st.sampled_from([1, 200, 1 << 20]), "segment_bytes"),
+            memory_bytes=data.draw(st.sampled_from([1, 1000, 1 << 20]), "memory_bytes"),
+        )
+        try:
+            asyncio.run(_follow_model(sorter, data))
+        finally:
+            sorter.close()
+
+
+async def _follow_model(sorter: Sorter, data: st.DataObject) -> None:
+    model, checkpoint, open_ids = Model(), 0, 0
+    for _ in range(data.draw(st.integers(1, 25), "steps")):
+        step = data.draw(st.sampled_from(["open", "add", "add", "add", "close", "advance", "advance", "batch"]), "step")
+        span_id = data.draw(st.sampled_from(sorted(model.spans)), "span") if model.spans else None
+        if step == "open" or span_id is None:
+            open_ids += 1
+            since = checkpoint + data.draw(st.integers(0, 5), "since")
+            sorter.open_span(open_ids, Ts(since))
+            model.spans[open_ids] = ModelSpan(since, since)
+        elif step == "add":
+            above = model.spans[span_id].resolved  # upstream's promise
+            fresh = [c for c in data.draw(some_changes, "changes") if c[1] > above]
+            again = [c for c in model.spans[span_id].changes if data.draw(st.booleans(), "again")]
+            delivered = data.draw(st.permutations(fresh + again), "order")
+            await asyncio.wait_for(sorter.add(span_id, batch(delivered)), 30)
+            model.add(span_id, delivered)
+        elif step == "close":
+            until = checkpoint + data.draw(st.integers(0, 60), "until")
+            sorter.close_span(span_id, Ts(until))
+            span = model.spans[span_id]
+            span.until = min(span.until, max(until, span.since))
+        elif step == "advance":
+            resolved = data.draw(st.integers(0, 60), "resolved")
+            sorter.advance(span_id, Ts(resolved))
+            model.spans[span_id].resolved = max(model.spans[span_id].resolved, resolved)
+        else:
+            checkpoint = _take_batch(sorter, model, checkpoint, data)
+        assert sorter.resolved_ts == model.resolved
+
+
+def _take_batch(sorter: Sorter, model: Model, checkpoint: int, data: st.DataObject) -> int:
+    limit = data.draw(st.integers(0, 80), "limit")
+    bound = min(limit, model.resolved)
+    to = sorter.next_to(Ts(checkpoint), Ts(limit), data.draw(st.integers(1, 20), "max_rows"), 1 << 20)
+    assert checkpoint <= to <= max(bound, checkpoint)
+    waiting = [c[1] for changes in model.read(checkpoint, bound).values() for c in changes]
+    assert to >= min(waiting, default=max(bound, checkpoint))  # one commit-ts at least, or all the way
+    expected = model.read(checkpoint, to)
+    assert sorter.has_changes(Ts(checkpoint), Ts(to)) == bool(expected)
+    assert read(sorter, checkpoint, to, data.draw(st.integers(1, 9), "batch_rows")) == expected
+    assert read(sorter, checkpoint, to) == expected  # a replay gives the same
+    sorter.release(Ts(to))
+    for span in model.spans.values():
+        span.changes = [c for c in span.changes if c[1] > to]
+    for gone in [i for i, s in model.spans.items() if s.resolved >= s.until and s.until <= to]:
+        del model.spans[gone]
+    return int(to)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    changes=st.lists(st.builds(change, st.integers(1, 12), keys, st.sampled_from([None])), min_size=1, max_size=60),
+    segments=st.integers(1, 5),
+    batch_rows=st.integers(1, 20),
+)
+def test_batches_are_cut_only_between_two_commit_ts(changes: list[Change], segments: int, batch_rows: int) -> None:
+    with TemporaryDirectory() as folder:
+        sorter = Sorter(Path(folder), segment_bytes=1)
+        try:
+            sorter.open_span(1, Ts(0))
+            run(*(sorter.add(1, batch(changes[i::segments])) for i in range(segments) if changes[i::segments]))
+            sorter.advance(1, Ts(20))
+            [plan] = sorter.plan(Ts(0), Ts(20))
+            batches = list(read_slices(plan, batch_rows))
+        finally:
+            sorter.close()
+    assert rows(batches) == in_order(changes)
+    seen: set[int] = set()
+    for each in batches:
+        commits = set(each["commit_ts"].to_pylist())
+        assert not commits & seen
+        assert len(each) <= batch_rows or len(commits) == 1
+        seen |= commits
+
+
+def test_transactions_that_share_a_commit_ts_keep_their_own_order(make: Callable[..., Sorter]) -> None:
+    sorter = make()
+    sorter.open_span(1, Ts(0))
+    late, early = [change(9, k, start_ts=7) for k in (b"a", b"c")], [change(9, k, start_ts=3) for k in (b"b", b"d")]
+    run(sorter.add(1, batch([late[1], early[1], late[0], early[0]])))
+    sorter.advance(1, Ts(9))
+    assert read(sorter, 0, 9) == {1: early + late}
+
+
+@pytest.mark.parametrize("flushed_between", [False, True], ids=["in memory", "in two segments"])
+@pytest.mark.parametrize(
+    ("second", "found"),
+    [
+        pytest.param(change(9, b"k", value=b"other"), "two deliveries that differ in value", id="another value"),
+        pytest.param((8, 9, 1, b"k", b"one", b"old"), "two deliveries that differ in op", id="another op"),
+        pytest.param(change(9, b"k", start_ts=5), "two transactions", id="another transaction"),
+    ],
+)
+def test_two_changes_of_one_key_and_commit_ts_that_differ_are_refused(
+    make: Callable[..., Sorter], second: Change, found: str, flushed_between: bool
+) -> None:
+    sorter = make(segment_bytes=1 if flushed_between else 1 << 20)
+    sorter.open_span(1, Ts(0))
+    first = change(9, b"k", value=b"one")
+
+    def take() -> None:
+        run(sorter.add(1, batch([first, change(9, b"z")])), sorter.add(1, batch([change(9, b"b"), second])))
+        sorter.advance(1, Ts(9))
+        read(sorter, 0, 9)
+
+    with pytest.raises(InvariantError, match=f"key 6b at commit-ts 9: found {found}"):
+        take()
+
+
+def test_after_a_failed_write_nothing_goes_on(make: Callable[..., Sorter], tmp_path: Path) -> None:
+    sorter = make(segment_bytes=1)
+    sorter.open_span(1, Ts(0))
+    (tmp_path / "segments").rmdir()
+    run(sorter.add(1, batch([change(5, b"k")])))
+    sorter.advance(1, Ts(9))
+    for _ in range(2):
+        with pytest.raises(DataDirError, match=r"cannot write segment .*segment-00000001.arrow: .*start again"):
+            sorter.plan(Ts(0), Ts(9))
+    (tmp_path / "segments").mkdir()
+
+
+def test_leftovers_of_an_earlier_run_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("segment-00000001.arrow", "segment-00000002.tmp", "notes.txt"):
+        (tmp_path / name).write_bytes(b"x")
+    sorter = Sorter(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+    sorter.close()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DataDirError, match=r"cannot prepare the sorter's folder .*file.*choose another --data-dir"):
+        Sorter(tmp_path / "file" / "segments")
+
+
+def test_a_description_travels_pickled_and_small(make: Callable[..., Sorter]) -> None:
+    sorter = make()
+    sorter.open_span(7, Ts(0))
+    many = [change(ts, b"%06d" % ts) for ts in range(1, 20_001)]
+    run(sorter.add(7, batch(many)))
+    sorter.advance(7, Ts(20_000))
+    [plan] = sorter.plan(Ts(100), Ts(19_000))
+    pickled = pickle.dumps(plan)
+    assert len(pickled) < 2000
+    assert rows(read_slices(pickle.loads(pickled))) == many[100:19_000]
+    assert plan.rows == 18_900
+    assert abs(plan.bytes / sum(29 + len(c[3]) + len(c[4]) + len(c[5]) for c in many[100:19_000]) - 1) < 0.05
+
+
+def test_many_small_spans_share_a_file(make: Callable[..., Sorter], tmp_path: Path) -> None:
+    sorter = make()
+    for span_id in range(300):
+        sorter.open_span(span_id, Ts(0))
+    run(*(sorter.add(s, batch([change(5 + s, b"k"), change(3, b"%d" % s)])) for s in range(300)))
+    for span_id in range(300):
+        sorter.advance(span_id, Ts(1000))
+    found = read(sorter, 0, 1000)
+    assert found == {s: in_order([change(5 + s, b"k"), change(3, b"%d" % s)]) for s in range(300)}
+    assert len(list((tmp_path / "segments").iterdir())) == 1
+
+
+def test_next_to_cuts_a_catch_up_into_even_batches(make: Callable[..., Sorter]) -> None:
+    """Every segment covers all of the time, as when a table is scanned in key order."""
+    sorter = make(segment_bytes=200_000)
+    sorter.open_span(1, Ts(0))
+    for part in range(10):
+        scanned = [change((i * 7919) % 30_000 + 1, b"%d-%d" % (part, i)) for i in range(6000)]
+        run(sorter.add(1, batch(scanned)))
+    sorter.advance(1, Ts(30_000))
+    at, taken = Ts(0), []
+    while at < 30_000:
+        to = sorter.next_to(at, Ts(40_000), 5000, 1 << 30)
+        taken.append(sum(plan.rows for plan in sorter.plan(at, to)))
+        sorter.release(to)
+        at = to
+    assert sorter.stats().segments == 0
+    assert sum(taken) == 60_000
+    assert all(4000 < count < 6000 for count in taken[:-1])
+
+
+def test_next_to_counts_bytes_as_well(make: Callable[..., Sorter]) -> None:
+    sorter = make()
+    sorter.open_span(1, Ts(0))
+    run(sorter.add(1, batch([change(ts, b"k", value=b"v" * 1000) for ts in range(1, 10_001)])))
+    sorter.advance(1, Ts(10_000))
+    assert 900 < sorter.next_to(Ts(0), MAX_TS, 1 << 30, 1_000_000) < 1100
+
+
+def test_next_to_takes_a_commit_ts_whole_however_big_it_is(make: Callable[..., Sorter]) -> None:
+    sorter = make()
+    sorter.open_span(1, Ts(0))
+    run(sorter.add(1, batch([change(50, b"%d" % i) for i in range(3000)] + [change(90, b"k")])))
+    sorter.advance(1, Ts(100))
+    assert sorter.next_to(Ts(0), MAX_TS, 10, 10) == 50
+    assert sorter.next_to(Ts(50), MAX_TS, 10, 100) == 100
+
+
+def test_nothing_above_the_slowest_span_leaves(make: Callable[..., Sorter]) -> None:
+    sorter = make()
+    sorter.open_span(1, Ts(0))
+    sorter.open_span(2, Ts(0))
+    run(sorter.add(1, batch([change(5, b"k"), change(15, b"k")])))
+    sorter.advance(1, Ts(20))
+    sorter.advance(2, Ts(10))
+    assert sorter.next_to(Ts(0), MAX_TS, 100, 1 << 20) == 10
+    with pytest.raises(InvariantError, match="cannot plan a batch up to 11: the frontier is at 10"):
+        sorter.plan(Ts(0), Ts(11))
+
+
+def test_released_changes_cannot_be_planned_again(make: Callable[..., Sorter]) -> None:
+    sorter = make()
+    sorter.open_span(1, Ts(0))
+    sorter.advance(1, Ts(20))
+    sorter.release(Ts(10))
+    with pytest.raises(InvariantError, match="changes up to 10 were released"):
+        sorter.plan(Ts(9), Ts(20))
+
+
+def test_a_span_cannot_be_opened_below_what_was_handed_out(make: Callable[..., Sorter]) -> None:
+    sorter = make()
+    sorter.open_span(1, Ts(0))
+    sorter.advance(1, Ts(20))
+    sorter.plan(Ts(0), Ts(10))
+    sorter.open_span(2, Ts(10))  # below the frontier, but nobody has taken it
+    assert sorter.resolved_ts == 10
+    with pytest.raises(InvariantError, match="cannot follow span 3 from 9: batches up to 10"):
+        sorter.open_span(3, Ts(9))
+
+
+def test_what_comes_for_a_span_that_was_never_opened_is_a_bug(make: Callable[..., Sorter]) -> None:
+    with pytest.raises(InvariantError, match="span 4 was never opened"):
+        run(make().add(4, batch([change(1, b"k")])))
+
+
+def test_changes_of_another_schema_are_a_bug(make: Callable[..., Sorter]) -> None:
+    sorter = make()
+    sorter.open_span(1, Ts(0))
+    with pytest.raises(InvariantError, match="another schema"):
+        run(sorter.add(1, batch([change(1, b"k")]).select(["key"])))
