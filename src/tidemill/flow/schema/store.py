@@ -1,0 +1,333 @@
+"""The schema store: which table a row belongs to, in which form, at which ts.
+
+    snapshot of the metadata at a ts ─┐
+    changes of mysql.tidb_ddl_job ────┴──► SchemaStore ──► table(physical id, commit-ts)   for the mounter
+                                                       ──► followed()                      for the puller
+                                                       ──► SchemaChange, each a barrier    for the flow
+
+A version is in force for commit-ts *above* its ts: a row committed at a job's FinishedTS was written
+under the schema before it. FinishedTS is the commit-ts of the job row that says *done*.
+
+Physical ids, however, may switch while a job still runs. Where rows are copied to new ids (PARTITION
+BY, REMOVE PARTITIONING, REORGANIZE, COALESCE, ADD PARTITION of hash and key), sessions write the new
+ids from the transition to delete-reorg on, at S: the old ids are followed up to S and the new ones
+from S, both with the table as it was before the DDL. TRUNCATE PARTITION switches at delete-only: the
+old ids are followed up to FinishedTS, the new ones from their first row, but delivered after the DDL.
+All other DDLs switch at FinishedTS.
+
+Pure code: the caller scans, subscribes and persists. See ``from_snapshot`` for what it owes.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from tidemill.errors import SchemaError
+from tidemill.flow.schema.documents import (
+    Job,
+    JobState,
+    SchemaState,
+    partition_args,
+    truncate_partition_args,
+)
+from tidemill.flow.schema.effects import Catalogue, Effect, effect_of
+from tidemill.flow.schema.follow import Followed, Follower
+from tidemill.flow.schema.jobs import JobChanges, JobGone, JobRow, read_changes
+from tidemill.flow.schema.meta import read_snapshot
+from tidemill.flow.schema.snapshot import PastRead, Start, load_start
+from tidemill.flow.schema.visible import is_visible
+from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts
+
+# Jobs that copy rows to new physical ids and switch over to them while they run.
+COPYING = frozenset(
+    {ActionType.REORGANIZE_PARTITION, ActionType.ALTER_TABLE_PARTITIONING, ActionType.REMOVE_PARTITIONING}
+)
+
+
+class Absent(Enum):
+    """Why a physical id has no rows for the changefeed at some commit-ts."""
+
+    UNKNOWN = "unknown"  # never seen: no table of a user schema, or not yet one
+    DROPPED = "dropped"  # dropped, truncated or left behind by a new physical id: late rows are skipped
+    INELIGIBLE = "ineligible"  # its rows cannot be told apart (no usable key), or it has none
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A barrier: rows with commit-ts ≤ ``finished_ts`` go first, then ``events``, then the rest.
+
+    ``events`` is empty where nothing goes downstream: tables of another kind than we replicate, or
+    physical ids that switch in the middle of a job. ``visible_ts`` is the commit-ts of the first
+    transition at which sessions may use the new form; below ``finished_ts``, rows in between may have
+    been written under either. (In a store started in between it is the ts of the start.)
+    """
+
+    finished_ts: Ts
+    events: tuple[DdlEvent, ...]
+    visible_ts: Ts
+    started: tuple[Followed, ...] = ()  # intervals that start, or whose begin_ts is now known
+    ended: tuple[Followed, ...] = ()
+
+
+@dataclass(slots=True)
+class _Running:
+    """What is remembered of a job between its transitions."""
+
+    visible_ts: Ts | None = None
+    new_ids: tuple[int, ...] = ()  # in use although the job is not done
+
+
+class SchemaStore:
+    def __init__(self, ts: Ts) -> None:
+        self._start_ts = ts  # jobs done up to here are in the snapshot
+        self._floor_ts = ts  # lookups must be above
+        self._base_ts = ts
+        self._catalogue = Catalogue()
+        self._versions: dict[int, list[tuple[Ts, TableInfo | None]]] = {}  # by physical id; None: gone from there on
+        self._follower = Follower()
+        self._running: dict[int, _Running] = {}
+        self._seen: dict[int, Ts] = {}  # newest transition per job id, so that a second delivery is dropped
+        self._column_id = 0
+
+    @classmethod
+    def from_snapshot(
+        cls,
+        pairs: Iterable[tuple[bytes, bytes]],
+        ts: Ts,
+        *,
+        past: Mapping[PastRead, bytes | None] | None = None,
+        base_ts: Ts | None = None,
+        versions: Mapping[int, Ts] | None = None,
+    ) -> "SchemaStore":
+        """A store for rows with commit-ts above ``ts``.
+
+        ``pairs`` are those of ``meta.scan_ranges()`` visible at ``ts``. ``past`` answers
+        ``past_reads(pairs)``: tables in the middle of an online DDL are read as they were before it, since
+        that is the version in force until it is done. Where an answer is missing (the past may be
+        garbage-collected) the public part of the present document is taken, which is the same but for
+        columns, indexes and names that are just being dropped or renamed.
+
+        A restarted changefeed gives ``base_ts`` (the ts of its very first snapshot) and ``versions``
+        (what ``versions()`` said at its checkpoint), so that each table has the version it had.
+
+        The caller then subscribes the job table for changes above ``ts - 1``: the one at ``ts``
+        itself is needed where a TRUNCATE PARTITION was done exactly there.
+        """
+        start = load_start(read_snapshot(pairs), past or {}, ts if base_ts is None else base_ts, versions or {})
+        store = cls(ts)
+        store._load(start)
+        return store
+
+    # Lookups
+
+    def lookup(self, physical_id: int, commit_ts: int) -> TableInfo | Absent:
+        """The table that explains a row of ``physical_id`` committed at ``commit_ts``."""
+        if commit_ts <= self._floor_ts:
+            raise SchemaError(
+                f"cannot look up table {physical_id} at {commit_ts}: versions at and below {self._floor_ts} are gone. "
+                "Rows up to there are durable and need no schema any more."
+            )
+        versions = self._versions.get(physical_id, ())
+        at = bisect_left(versions, commit_ts, key=lambda version: version[0])
+        if at == 0:
+            return Absent.UNKNOWN
+        table = versions[at - 1][1]
+        if table is None:
+            return Absent.DROPPED
+        return table if _has_rows(table) else Absent.INELIGIBLE
+
+    def table(self, physical_id: int, commit_ts: int) -> TableInfo | None:
+        """Like ``lookup``, with None for every reason to have no table."""
+        found = self.lookup(physical_id, commit_ts)
+        return found if isinstance(found, TableInfo) else None
+
+    def followed(self) -> list[Followed]:
+        """All intervals that are not below the last ``gc``, by physical id and ts."""
+        return self._follower.intervals()
+
+    def versions(self, ts: int) -> dict[int, Ts]:
+        """The version in force at ``ts`` of each table changed since the first snapshot, by logical id: to be kept
+        with a checkpoint at ``ts`` and given to ``from_snapshot`` after a restart from it."""
+        found: dict[int, Ts] = {}
+        for versions in self._versions.values():
+            at = bisect_left(versions, ts + 1, key=lambda version: version[0])
+            table = versions[at - 1][1] if at else None
+            if table is not None and table.version_ts != self._base_ts:
+                found[table.id] = table.version_ts
+        return found
+
+    # Changes
+
+    def apply(self, changes: JobChanges) -> list[SchemaChange]:
+        """Take notice of changes of the job table, in commit order; return what is new, in order.
+
+        Delivering a change twice does no harm. All changes of one commit-ts come in one call.
+        """
+        rows = list(read_changes(changes, self._column_id))
+        rows.sort(key=lambda r: (r.commit_ts, r.job.schema_version if isinstance(r, JobRow) else 0))
+        out: list[SchemaChange] = []
+        for row in rows:
+            job_id = row.job.id if isinstance(row, JobRow) else row.job_id
+            if row.commit_ts <= self._start_ts:
+                if isinstance(row, JobRow) and row.commit_ts == self._start_ts:
+                    self._reopen_truncated(row)
+                continue
+            if row.commit_ts <= self._seen.get(job_id, 0):
+                continue
+            self._seen[job_id] = row.commit_ts
+            if isinstance(row, JobGone):
+                self._running.pop(job_id, None)
+            elif (change := self._step(row)) is not None:
+                out.append(change)
+        return out
+
+    def gc(self, ts: Ts) -> None:
+        """Forget what only rows with commit-ts ≤ ``ts`` need. ``ts`` is a checkpoint: it never moves back."""
+        self._floor_ts = max(self._floor_ts, ts)
+        for physical_id, versions in list(self._versions.items()):
+            at = bisect_left(versions, ts + 1, key=lambda version: version[0])
+            kept = versions[max(at - 1, 0) :]
+            if len(kept) == 1 and kept[0][1] is None and kept[0][0] <= ts:
+                del self._versions[physical_id]
+            else:
+                self._versions[physical_id] = kept
+        self._follower.gc(ts)
+        self._seen = {job_id: seen for job_id, seen in self._seen.items() if seen > ts or job_id in self._running}
+
+    def _load(self, start: Start) -> None:
+        self._column_id = start.job_meta_column_id
+        self._base_ts = start.base_ts
+        self._catalogue = start.catalogue
+        ts = self._start_ts
+        for table in start.catalogue.tables.values():
+            for physical_id in table.physical_ids:
+                self._add_version(physical_id, ts, table)
+            self._follower.change((), _row_ids(table), ts)
+        for job in start.jobs:
+            running = self._running.setdefault(job.id, _Running())
+            if is_visible(job):
+                running.visible_ts = ts
+            self._switch(job, running, ts)
+        self._follower.take_changes()
+
+    def _step(self, row: JobRow) -> SchemaChange | None:
+        job, ts = row.job, row.commit_ts
+        if job.schema_id in self._catalogue.system_ids:
+            return None
+        running = self._running.setdefault(job.id, _Running())
+        if running.visible_ts is None and is_visible(job):
+            running.visible_ts = ts
+        if job.state == JobState.DONE:
+            del self._running[job.id]
+            return self._finish(row, running)
+        if job.is_undone:
+            self._switch_back(job, running, ts)
+        elif job.is_running:
+            self._switch(job, running, ts)
+        return self._switched(ts)
+
+    def _finish(self, row: JobRow, running: _Running) -> SchemaChange | None:
+        effect = effect_of(row, self._catalogue)
+        if effect is None:
+            return self._switched(row.commit_ts)
+        self._commit(effect, row, running)
+        started, ended = self._follower.take_changes()
+        if not (effect.events or started or ended or any(map(_has_rows, effect.put))):
+            return None  # a sequence, say
+        visible_ts = row.commit_ts if running.visible_ts is None else running.visible_ts
+        return SchemaChange(row.commit_ts, effect.events, visible_ts, started, ended)
+
+    def _commit(self, effect: Effect, row: JobRow, running: _Running) -> None:
+        ts, tables = row.commit_ts, self._catalogue.tables
+        if effect.put_database is not None:
+            self._catalogue.databases[effect.put_database.id] = effect.put_database
+        if effect.drop_database is not None:
+            self._catalogue.databases.pop(effect.drop_database, None)
+        affected = [tables.pop(i) for i in effect.drop if i in tables]
+        affected += [tables[t.id] for t in effect.put if t.id in tables]
+        before = {i for t in affected for i in t.physical_ids} | set(running.new_ids)
+        after = {i: t for t in effect.put for i in t.physical_ids}
+        tables.update((t.id, t) for t in effect.put)
+        for physical_id in sorted(before - set(after)):
+            self._add_version(physical_id, ts, None)
+        for physical_id, table in after.items():
+            self._add_version(physical_id, ts, table)
+        if row.job.type == ActionType.TRUNCATE_TABLE_PARTITION:
+            self._open_truncated(row.job, set(after) - before | set(running.new_ids), effect.put, ts)
+        self._follower.change(before, {i for t in effect.put for i in _row_ids(t)}, ts)
+
+    # Physical ids that switch while the job runs
+
+    def _switch(self, job: Job, running: _Running, ts: Ts) -> None:
+        table = self._catalogue.tables.get(job.table_id)
+        if running.new_ids or table is None:
+            return
+        if job.type in COPYING and job.schema_state in (SchemaState.DELETE_REORG, SchemaState.PUBLIC):
+            names, running.new_ids = partition_args(job)
+            old_ids: Iterable[int] = table.physical_ids
+            if job.type == ActionType.REORGANIZE_PARTITION:
+                old_ids = [p.id for p in table.partitions if p.name.lower() in names]
+            for physical_id in running.new_ids:
+                self._add_version(physical_id, ts, table)
+            if _has_rows(table):
+                self._follower.change(old_ids, running.new_ids, ts)
+        elif job.type == ActionType.TRUNCATE_TABLE_PARTITION and job.schema_state in (
+            SchemaState.DELETE_ONLY,
+            SchemaState.DELETE_REORG,
+        ):
+            _, running.new_ids = truncate_partition_args(job)
+            for physical_id in running.new_ids:
+                self._add_version(physical_id, job.real_start_ts, table)
+                if _has_rows(table):
+                    self._follower.start(physical_id, job.real_start_ts, None)
+
+    def _switch_back(self, job: Job, running: _Running, ts: Ts) -> None:
+        """The job is rolled back after all: from here on the old ids hold the table's rows again."""
+        table = self._catalogue.tables.get(job.table_id)
+        for physical_id in running.new_ids:
+            self._add_version(physical_id, ts, None)
+        if table is not None:
+            self._follower.change(running.new_ids, _row_ids(table), ts)
+        running.new_ids = ()
+
+    def _switched(self, ts: Ts) -> SchemaChange | None:
+        started, ended = self._follower.take_changes()
+        return SchemaChange(ts, (), ts, started, ended) if started or ended else None
+
+    def _open_truncated(self, job: Job, new_ids: Iterable[int], tables: Iterable[TableInfo], ts: Ts) -> None:
+        """New ids of a truncated partition hold nothing but rows written after the truncation, so all
+        of them count; those before ``ts`` are delivered once the DDL is."""
+        rows_of = {i for t in tables for i in _row_ids(t)}
+        for physical_id in sorted(new_ids):
+            if physical_id in rows_of:
+                self._follower.start(physical_id, job.real_start_ts or ts, ts)
+            else:
+                self._follower.end(physical_id, ts)
+
+    def _reopen_truncated(self, row: JobRow) -> None:
+        """The store starts exactly where a TRUNCATE PARTITION was done: its new ids' rows are still to be delivered."""
+        job = row.job
+        table = self._catalogue.tables.get(job.table_id)
+        if job.type != ActionType.TRUNCATE_TABLE_PARTITION or job.state != JobState.DONE or table is None:
+            return
+        # The job's new ids were handed out together with its own, so they are the highest below it.
+        old_ids, _ = truncate_partition_args(job)
+        new_ids = sorted(i for i in _row_ids(table) if i < job.id)[-len(old_ids) :]
+        self._follower.reopen(new_ids, job.real_start_ts or row.commit_ts)
+
+    def _add_version(self, physical_id: int, ts: Ts, table: TableInfo | None) -> None:
+        versions = self._versions.setdefault(physical_id, [])
+        if versions and versions[-1][0] >= ts:
+            versions.pop()  # two at one ts: the later one counts
+        versions.append((ts, table))
+
+
+def _has_rows(table: TableInfo) -> bool:
+    return table.is_eligible and not table.is_view
+
+
+def _row_ids(table: TableInfo) -> tuple[int, ...]:
+    return table.physical_ids if _has_rows(table) else ()
