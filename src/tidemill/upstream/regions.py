@@ -1,0 +1,230 @@
+"""Which region holds a key, and where its leader is: what PD said, kept until it proves wrong.
+
+    PD ──► RegionCache ──► snapshot reader, puller
+
+The cache is a guess that the stores correct: a request sent by an outdated picture is refused with
+a region error, and ``react`` turns that error into what to do next. Only pictures with a leader on
+a living TiKV store are handed out.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass
+from enum import Enum
+
+from tidemill._pb import errorpb_pb2, metapb_pb2
+from tidemill.clock import SYSTEM_CLOCK, Clock
+from tidemill.errors import IncompatibleUpstreamError, RegionUnavailableError, UpstreamError
+from tidemill.model.span import Span
+from tidemill.upstream.pd import PdClient
+from tidemill.upstream.topology import Peer, Region, Store, peer_from, region_from
+
+REGIONS_PER_SCAN = 1024
+IDLE_SECONDS = 600.0  # a picture that nobody asked for in this time is looked up anew
+_RELOAD_PAUSE_SECONDS = 0.1
+_LOAD_SECONDS = 20.0
+
+
+class Retry(Enum):
+    """What a region error asks for."""
+
+    AT_ONCE = "the cache knows better now"
+    RELOAD = "the picture was dropped; look the keys up again"
+    LATER = "the same region will answer after a pause"
+    NEVER = "no retry can help"
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    retry: Retry
+    pause_seconds: tuple[float, float] = (0.002, 0.5)  # the first pause and the longest
+
+
+_LATER: dict[str, tuple[float, float]] = {
+    "server_is_busy": (2.0, 10.0),
+    "stale_command": (0.002, 1.0),
+    "max_timestamp_not_synced": (0.002, 0.5),
+    "region_not_initialized": (0.002, 1.0),
+    "read_index_not_ready": (0.002, 0.5),
+    "proposal_in_merging_mode": (0.002, 0.5),
+    "data_is_not_ready": (0.002, 2.0),
+    "disk_full": (0.5, 5.0),
+}
+_RELOAD = ("region_not_found", "key_not_in_region", "store_not_match", "mismatch_peer_id", "is_witness")
+_NEVER = ("raft_entry_too_large", "FlashbackInProgress", "FlashbackNotPrepared")
+
+
+@dataclass(slots=True)
+class _Cached:
+    region: Region
+    used_at: float
+
+
+class RegionCache:
+    """For one event loop."""
+
+    def __init__(self, pd: PdClient, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._pd = pd
+        self._clock = clock
+        self._starts: list[bytes] = []
+        self._cached: dict[bytes, _Cached] = {}
+        self._by_id: dict[int, bytes] = {}
+        self._stores: dict[int, Store] = {}
+
+    @property
+    def pd(self) -> PdClient:
+        return self._pd
+
+    async def locate(self, key: bytes) -> Region:
+        """The region with a leader that holds a physical key."""
+        return (await self.load(Span(key, key + b"\0"), limit=1))[0]
+
+    async def load(self, span: Span, limit: int = REGIONS_PER_SCAN) -> list[Region]:
+        """Regions side by side, without gap, the first of which holds ``span.start``.
+
+        They may end before the span does: go on from the last one's end. Waits while PD has no
+        such region with a leader, for instance in the middle of a split; in the end it raises
+        ``RegionUnavailableError``.
+        """
+        known = self._cached_run(span, limit)
+        if known:
+            return known
+        give_up = self._clock.monotonic() + _LOAD_SECONDS
+        while True:
+            found = await self._ask(span, limit)
+            if found:
+                return found
+            if self._clock.monotonic() >= give_up:
+                raise RegionUnavailableError(
+                    f"PD knows no region with a leader for key {span.start.hex()} since {_LOAD_SECONDS:.0f} s. "
+                    "Check that the TiKV stores are up; a region without a majority of its peers has no leader."
+                )
+            await self._clock.sleep(_RELOAD_PAUSE_SECONDS)
+
+    async def store(self, store_id: int) -> Store:
+        """A living TiKV store, asked of PD once."""
+        known = self._stores.get(store_id)
+        if known is None:
+            try:
+                known = await self._pd.get_store(store_id)
+            except IncompatibleUpstreamError:
+                raise
+            except UpstreamError as error:
+                raise RegionUnavailableError(f"PD does not know store {store_id}: {error}") from error
+            if known.is_tombstone or not known.is_tikv:
+                raise RegionUnavailableError(f"store {store_id} at {known.address} serves no regions any more")
+            self._stores[store_id] = known
+        return known
+
+    def forget_store(self, store_id: int) -> None:
+        """Ask PD again for its address: it did not answer, or another store answered there."""
+        self._stores.pop(store_id, None)
+
+    def set_leader(self, region_id: int, leader: Peer) -> bool:
+        """Note who leads now. False if the picture does not know this peer, and is dropped."""
+        start = self._by_id.get(region_id)
+        if start is None:
+            return False
+        cached = self._cached[start]
+        if leader not in cached.region.peers:
+            self.invalidate(region_id)
+            return False
+        cached.region = cached.region.led_by(leader)
+        return True
+
+    def rotate_leader(self, region: Region) -> None:
+        """Try the peer after the leader of this picture: the leader's store does not answer."""
+        if region.leader in region.peers and len(region.peers) > 1:
+            following = (region.peers.index(region.leader) + 1) % len(region.peers)
+            self.set_leader(region.id, region.peers[following])
+
+    def invalidate(self, region_id: int) -> None:
+        start = self._by_id.pop(region_id, None)
+        if start is not None:
+            del self._cached[start]
+            del self._starts[bisect_left(self._starts, start)]
+
+    def insert(self, region: Region) -> None:
+        """Take a picture in, and drop every one that it contradicts."""
+        for start in self._overlapping(region.span):
+            self.invalidate(self._cached[start].region.id)
+        self.invalidate(region.id)
+        insort(self._starts, region.span.start)
+        self._cached[region.span.start] = _Cached(region, self._clock.monotonic())
+        self._by_id[region.id] = region.span.start
+
+    def react(self, region: Region, error: errorpb_pb2.Error) -> Reaction:
+        """Correct the cache by a region error of a request sent to ``region``, and say how to go on."""
+        if error.HasField("not_leader"):
+            leader = peer_from(error.not_leader.leader)
+            if leader is not None and self.set_leader(region.id, leader):
+                return Reaction(Retry.AT_ONCE)
+            self.invalidate(region.id)
+            return Reaction(Retry.RELOAD)
+        if error.HasField("epoch_not_match"):
+            return self.react_to_epoch(region, list(error.epoch_not_match.current_regions))
+        if error.HasField("store_not_match") and region.leader is not None:
+            self.forget_store(region.leader.store_id)
+        if any(error.HasField(name) for name in _NEVER):
+            return Reaction(Retry.NEVER)
+        for name, pause_seconds in _LATER.items():
+            if error.HasField(name):
+                return Reaction(Retry.LATER, pause_seconds)
+        self.invalidate(region.id)
+        return Reaction(Retry.RELOAD)
+
+    def react_to_epoch(self, region: Region, current: list[metapb_pb2.Region]) -> Reaction:
+        """A store has another picture of the region. The newer of the two counts."""
+        own = next((r for r in current if r.id == region.id), None)
+        if own is not None and own.region_epoch.version < region.version:
+            return Reaction(Retry.LATER)  # the store is behind and will catch up
+        self.invalidate(region.id)
+        for each in current:
+            # The store that answered led the old region; most likely it leads what became of it.
+            store_id = region.leader.store_id if region.leader is not None else 0
+            leader = next((p for p in each.peers if p.store_id == store_id), None)
+            if leader is not None:
+                self.insert(region_from(each, leader))
+        return Reaction(Retry.RELOAD)
+
+    def _cached_run(self, span: Span, limit: int) -> list[Region]:
+        run: list[Region] = []
+        at, now = span.start, self._clock.monotonic()
+        while len(run) < limit and at < span.end:
+            index = bisect_right(self._starts, at) - 1
+            cached = self._cached[self._starts[index]] if index >= 0 else None
+            if cached is None or at not in cached.region.span or now - cached.used_at > IDLE_SECONDS:
+                break
+            cached.used_at = now
+            run.append(cached.region)
+            at = cached.region.span.end
+        return run
+
+    async def _ask(self, span: Span, limit: int) -> list[Region]:
+        if limit == 1:
+            one = await self._pd.get_region(span.start)
+            listed = [one] if one is not None else []
+        else:
+            listed = await self._pd.scan_regions(span, limit)
+        run: list[Region] = []
+        at = span.start
+        for region in sorted(listed, key=lambda r: (r.span.start, -r.version)):
+            if at not in region.span or region.leader is None or at >= span.end:
+                if region.span.end <= at:
+                    continue
+                break
+            run.append(region)
+            at = region.span.end
+        for region in run:
+            self.insert(region)
+        return run
+
+    def _overlapping(self, span: Span) -> list[bytes]:
+        first = max(bisect_right(self._starts, span.start) - 1, 0)
+        last = bisect_left(self._starts, span.end)
+        return [s for s in self._starts[first:last] if self._cached[s].region.span.overlaps(span)]
+
+
+async def pause(clock: Clock, attempt: int, seconds: tuple[float, float], jitter: float) -> None:
+    """Wait the ``attempt``-th pause (from 0): doubling from the first to the longest, jittered to [half, whole]."""
+    first, longest = seconds
+    await clock.sleep(min(first * 2 ** min(attempt, 30), longest) * (0.5 + jitter / 2))
