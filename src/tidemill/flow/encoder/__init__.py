@@ -1,1 +1,23 @@
+"""Rows in, messages out: bytes in the form that the downstream reads.
 
+    RowBatch ──► CanalJsonEncoder | CsvEncoder ──► Encoded (all messages in one buffer)
+
+An encoder is built from its options, which travel to executors; it keeps what is fixed per table
+and writes the rest in one compiled loop (``kernel``), straight from Arrow's buffers.
+"""
+
+from tidemill.flow.encoder.canal_json import CanalJsonEncoder, CanalJsonOptions
+from tidemill.flow.encoder.csv import BinaryEncoding, CsvEncoder, CsvOptions
+from tidemill.flow.encoder.encoded import Encoded
+
+Encoder = CanalJsonEncoder | CsvEncoder
+
+__all__ = [
+    "BinaryEncoding",
+    "CanalJsonEncoder",
+    "CanalJsonOptions",
+    "CsvEncoder",
+    "CsvOptions",
+    "Encoded",
+    "Encoder",
+]
