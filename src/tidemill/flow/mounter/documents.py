@@ -214,9 +214,9 @@ def _write_word(text: bytes, out: Bytes, to: int) -> int:
 
 
 @kernel
-def _write_scalar(data: Bytes, code: int, at: int, end: int, out: Bytes, to: int, powers: Words) -> int:
+def _write_scalar(data: Bytes, code: int, at: int, end: int, out: Bytes, to: int, most: int, powers: Words) -> int:
     """One value that contains no others; -1 if it makes no sense or finds no room."""
-    room = len(out) - to
+    room = most - to
     if code in (_STRING, _OPAQUE):
         kind = i64(0)
         if code == _OPAQUE:
@@ -274,6 +274,7 @@ def write_json(data: Bytes, at: int, end: int, out: Bytes, to: int, powers: Word
 
     A document whose offsets lead back into itself would print without end; it runs out of room instead.
     """
+    most = to + JSON_GROWTH * (end - at) + JSON_SPARE
     if at >= end:
         return -1
     depth = 0
@@ -281,7 +282,7 @@ def write_json(data: Bytes, at: int, end: int, out: Bytes, to: int, powers: Word
     p = i64(at + 1)
     limit = i64(end)
     while True:
-        if len(out) - to < 32:
+        if most - to < 32:
             return -1
         if code in (_OBJECT, _ARRAY):
             if limit - p < 8 or depth == DEEPEST:
@@ -299,11 +300,11 @@ def write_json(data: Bytes, at: int, end: int, out: Bytes, to: int, powers: Word
             stack[depth, 4] = code
             depth += 1
         else:
-            to = _write_scalar(data, code, p, limit, out, to, powers)
+            to = _write_scalar(data, code, p, limit, out, to, most, powers)
             if to < 0:
                 return -1
         while depth and stack[depth - 1, 3] == stack[depth - 1, 2]:
-            if len(out) - to < 32:
+            if most - to < 32:
                 return -1
             depth -= 1
             out[to] = 125 if stack[depth, 4] == _OBJECT else 93
@@ -313,7 +314,7 @@ def write_json(data: Bytes, at: int, end: int, out: Bytes, to: int, powers: Word
         top = depth - 1
         base, size, count, index = stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3]
         stack[top, 3] = index + 1
-        if len(out) - to < 32:
+        if most - to < 32:
             return -1
         if index:
             out[to] = 44
@@ -324,7 +325,7 @@ def write_json(data: Bytes, at: int, end: int, out: Bytes, to: int, powers: Word
             entry += 6 * count
             key = u32(data, base + 8 + 6 * index)
             key_size = i64(data[base + 12 + 6 * index]) | i64(data[base + 13 + 6 * index]) << 8
-            if key + key_size > size or len(out) - to < JSON_GROWTH * key_size + 32:
+            if key + key_size > size or most - to < JSON_GROWTH * key_size + 32:
                 return -1
             to = _write_string(data, base + key, base + key + key_size, out, to)
             out[to] = 58

@@ -41,6 +41,19 @@ def failure(row: int, reason: int) -> int:
     return row * 256 + reason
 
 
+@kernel
+def count_up_to(ordered: Longs, value: int) -> int:
+    """How many of the ``ordered`` numbers are ≤ ``value``. (NumPy's searchsorted takes a second to compile.)"""
+    low, high = 0, len(ordered)
+    while low < high:
+        middle = (low + high) // 2
+        if ordered[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 def _byte_pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
     struct = context.make_array(array_type)(context, builder, array)
     return builder.gep(struct.data, [at])

@@ -8,7 +8,7 @@ import numpy as np
 
 from tidemill.flow.mounter.documents import u32, uvarint
 from tidemill.flow.mounter.handles import decimal_size
-from tidemill.flow.mounter.kernel import OK, Bytes, Ints, Longs, copy, failure, i64, kernel, u8, u64
+from tidemill.flow.mounter.kernel import OK, Bytes, Ints, Longs, copy, count_up_to, failure, i64, kernel, u8, u64
 
 BAD_OLD_ROW = 96
 WRONG_KIND = 97
@@ -144,8 +144,8 @@ def _upgrade(
             if found < 256:
                 column = i64(column_of[found])
             else:
-                j = np.searchsorted(big_ids, found)
-                column = i64(big_columns[j] if j < len(big_ids) and big_ids[j] == found else -1)
+                j = count_up_to(big_ids, found) - 1
+                column = i64(big_columns[j] if j >= 0 and big_ids[j] == found else -1)
             if not _suits(flag, column, kinds):
                 return -WRONG_KIND
             place = count  # columns added in front come late in the row: sort as we go

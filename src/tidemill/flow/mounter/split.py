@@ -10,7 +10,19 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.flow.mounter.kernel import MISSING, NULL, OK, Bytes, Ints, Longs, failure, i64, kernel, load_u64
+from tidemill.flow.mounter.kernel import (
+    MISSING,
+    NULL,
+    OK,
+    Bytes,
+    Ints,
+    Longs,
+    count_up_to,
+    failure,
+    i64,
+    kernel,
+    load_u64,
+)
 
 MOST_IDS: Final = 1 << 17  # two counts of 16 bits each
 
@@ -143,8 +155,8 @@ def _look_up(
         if found < 256:
             slots[k] = column_of[found]
         else:
-            j = np.searchsorted(big_ids, found)
-            slots[k] = big_columns[j] if j < len(big_ids) and big_ids[j] == found else -1
+            j = count_up_to(big_ids, found) - 1
+            slots[k] = big_columns[j] if j >= 0 and big_ids[j] == found else -1
     return True
 
 

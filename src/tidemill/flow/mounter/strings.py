@@ -16,7 +16,6 @@ from tidemill.flow.mounter.kernel import (
     i64,
     kernel,
     load_u64,
-    u8,
     u64,
 )
 
@@ -59,10 +58,7 @@ def gather(
 def check_text(out: Bytes, begin: int, ends: Ints, at: int, count: int) -> int:
     """Whether each of the strings just gathered, from ``out[begin]`` on, is valid UTF-8."""
     end = i64(ends[at + count - 1]) if count else begin
-    high = u8(0)
-    for k in range(begin, end):
-        high |= out[k]
-    if high < 0x80:
+    if is_ascii(out, begin, end):
         return OK
     position = begin
     for i in range(count):
@@ -71,6 +67,18 @@ def check_text(out: Bytes, begin: int, ends: Ints, at: int, count: int) -> int:
             return failure(i, NOT_UTF8)
         position = after
     return OK
+
+
+@kernel
+def is_ascii(data: Bytes, at: int, end: int) -> bool:
+    high = u64(0)
+    while at + 32 <= end:
+        high |= load_u64(data, at) | load_u64(data, at + 8) | load_u64(data, at + 16) | load_u64(data, at + 24)
+        at += 32
+    while at < end:
+        high |= u64(data[at])
+        at += 1
+    return high & u64(0x8080808080808080) == 0
 
 
 @kernel

@@ -5,9 +5,19 @@ shifted by 24 bits for the microseconds. Month and day may be 0 in a DATE or DAT
 TIMESTAMP, which is kept in UTC; the zero date is printed as it is in any zone.
 """
 
-import numpy as np
-
-from tidemill.flow.mounter.kernel import MISSING, OK, Bytes, Ints, Longs, failure, i64, kernel, load_u64, u64
+from tidemill.flow.mounter.kernel import (
+    MISSING,
+    OK,
+    Bytes,
+    Ints,
+    Longs,
+    count_up_to,
+    failure,
+    i64,
+    kernel,
+    load_u64,
+    u64,
+)
 
 BAD_TIME_LENGTH = 48
 BAD_TIME = 49
@@ -116,7 +126,7 @@ def _write_timestamp(
     out: Bytes, to: int, seconds: int, micro: int, digits: int, zone_since: Longs, zone_offset: Longs
 ) -> int:
     """The moment ``seconds`` after 1970 (UTC) as local time."""
-    seconds += zone_offset[np.searchsorted(zone_since, seconds, side="right") - 1]
+    seconds += zone_offset[count_up_to(zone_since, seconds) - 1]
     days = seconds // 86400
     clock = seconds - days * 86400
     days += 719468
