@@ -211,12 +211,19 @@ def test_a_row_before_the_resolved_ts_that_covers_it_is_in_order(matcher):
         pytest.param([entries(INITIALIZED), resolved(CHECKPOINT, 1)], None, id="the checkpoint is no news"),
         pytest.param([entries(INITIALIZED), resolved(20, 7, 8)], None, id="unknown regions are ignored"),
         pytest.param([entries(INITIALIZED), resolved(20, 1, request=9)], None, id="unknown requests are ignored"),
-        pytest.param([entries(INITIALIZED), resolved(20, 1, request=0)], 20, id="without request it names the region"),
+        pytest.param([entries(INITIALIZED), resolved(20, 1, request=0)], None, id="here it must name its request"),
     ],
 )
 def test_resolved_ts(matcher, messages, reached):
     matched = feed(matcher, *messages)
     assert matched.advanced == ([] if reached is None else [(matcher.find(1, 1), reached)])
+
+
+def test_a_stream_of_one_request_takes_a_resolved_ts_that_names_none():
+    matcher = Matcher(only_request=7)
+    slot = matcher.register(7, 1, CHECKPOINT)
+    matched = feed(matcher, entries(INITIALIZED, request=7), resolved(20, 1, request=0))
+    assert matched.advanced == [(slot, 20)]
 
 
 def test_a_resolved_ts_of_an_old_server_comes_with_the_event(matcher):

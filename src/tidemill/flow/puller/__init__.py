@@ -1,1 +1,16 @@
+"""Upstream change stream → raw changes and resolved-ts.
 
+In: spans to follow, each from a ts. Out: every change above that ts, at least once, and the
+frontier of each span, behind which nothing new comes.
+
+    Puller      finds the regions of each span, registers them, and finds them again when they are lost
+    RangeLock   lets at most one registration follow a key
+    Frontier    the lowest resolved-ts over a span's key ranges
+    Backoff     how long to leave a range alone after a loss
+"""
+
+from tidemill.flow.puller.frontier import Frontier
+from tidemill.flow.puller.puller import ChangeReceiver, Puller, PullerStats, SlowestRegion
+from tidemill.flow.puller.rangelock import RangeLock
+
+__all__ = ["ChangeReceiver", "Frontier", "Puller", "PullerStats", "RangeLock", "SlowestRegion"]

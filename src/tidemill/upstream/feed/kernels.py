@@ -276,10 +276,7 @@ def _initialize(slots: Any, entries: Any, buckets: Any, arena: Any, counters: An
 def _resolve(slots: Any, index: Any, line: Any, regions: Any, counters: Any, advanced: Any) -> None:
     ts = line[0]
     for i in range(line[2], line[3]):
-        if line[1] == 0:
-            s = _find_region(slots, regions[i])
-        else:
-            s = find_slot(slots, index, line[1], regions[i])
+        s = find_slot(slots, index, line[1], regions[i])
         if s < 0 or slots[s, S_STATE] != LIVE or ts <= slots[s, S_RESOLVED]:
             continue
         slots[s, S_RESOLVED] = ts
@@ -287,15 +284,6 @@ def _resolve(slots: Any, index: Any, line: Any, regions: Any, counters: Any, adv
             slots[s, S_MARK] = 1
             advanced[counters[C_ADVANCED]] = s
             counters[C_ADVANCED] += 1
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _find_region(slots: Any, region: int) -> Any:
-    """Without multiplexing a resolved-ts names no request, and a stream holds a region once."""
-    for s in range(len(slots)):
-        if slots[s, S_REGION] == region and slots[s, S_STATE] != FREE:
-            return s
-    return -1
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -41,9 +41,14 @@ class Matched:
 
 
 class Matcher:
-    """Not for several threads at once."""
+    """Not for several threads at once.
 
-    def __init__(self) -> None:
+    ``only_request`` is the one request of a stream that is not multiplexed: there a resolved-ts
+    does not say whose it is.
+    """
+
+    def __init__(self, only_request: int = 0) -> None:
+        self._only_request = _signed(only_request)
         self._slots = np.zeros((16, k.SLOT_COLUMNS), dtype=np.int64)
         self._free_slots = list(range(15, -1, -1))
         self._index = np.full(32, -1, dtype=np.int64)
@@ -95,6 +100,8 @@ class Matcher:
         """Take rows and resolved-ts in. A broken promise of the upstream raises ``ProtocolViolationError``."""
         self._refresh_index()
         self._make_room(parsed.rows)
+        if self._only_request:
+            parsed.resolved[parsed.resolved[:, wire.RESOLVED_REQUEST] == 0, wire.RESOLVED_REQUEST] = self._only_request
         counters, rows = self._counters, parsed.rows
         counters[[k.C_OUT, k.C_ADVANCED, k.C_INITIALIZED, k.C_FAILED]] = 0
         out = np.empty((len(rows) + int(counters[k.C_CACHED]), k.OUT_COLUMNS), dtype=np.int64)

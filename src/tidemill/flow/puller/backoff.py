@@ -1,0 +1,47 @@
+"""How long to leave a range alone after a loss.
+
+A range that is lost again and again waits 50 ms, then twice as long each time, up to 2 s, each
+pause cut at random to between half and whole, so that ten thousand regions of a lost store do not
+come back in one moment. A region that gets through its incremental scan clears its range's record.
+"""
+
+from random import Random
+
+from tidemill.model.span import Span
+
+FIRST_SECONDS = 0.05
+LONGEST_SECONDS = 2.0
+REMEMBERED_SECONDS = 300.0
+
+
+class Backoff:
+    """The record of one subscription's losses. Holds no clock: the caller says what time it is."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._losses: dict[bytes, tuple[int, float]] = {}  # by the range's start: how often, and when last
+
+    def next_seconds(self, part: Span, now: float) -> float:
+        """Note a loss of ``part``; how long to wait."""
+        count, last = self._losses.get(part.start, (0, now))
+        if now - last > REMEMBERED_SECONDS:
+            count = 0
+        if len(self._losses) > 1024:
+            self._losses = {start: x for start, x in self._losses.items() if now - x[1] <= REMEMBERED_SECONDS}
+        self._losses[part.start] = (count + 1, now)
+        whole = min(FIRST_SECONDS * (1 << min(count, 16)), LONGEST_SECONDS)
+        return whole * self._random.uniform(0.5, 1.0)
+
+    def clear(self, part: Span) -> None:
+        self._losses.pop(part.start, None)
+
+
+def joined(parts: list[Span]) -> list[Span]:
+    """The same keys in as few spans as possible, in key order."""
+    whole: list[Span] = []
+    for part in sorted(parts):
+        if whole and part.start <= whole[-1].end:
+            whole[-1] = Span(whole[-1].start, max(whole[-1].end, part.end))
+        else:
+            whole.append(part)
+    return whole
