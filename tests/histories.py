@@ -75,7 +75,7 @@ class History:
 
     def job_changes(self) -> pa.RecordBatch:
         """Changes of mysql.tidb_ddl_job as RAW_CHANGE_SCHEMA, in commit order, from the bootstrap on."""
-        return self._raw_changes(lambda physical_id: physical_id == JOB_TABLE_ID)
+        return self._job_changes
 
     def row_changes(self, physical_id: int | None = None) -> pa.RecordBatch:
         """Row changes as RAW_CHANGE_SCHEMA with old values, by (commit_ts, start_ts, key).
@@ -127,6 +127,10 @@ class History:
         ops = {"put": int(Op.PUT), "delete": int(Op.DELETE)}
         columns = [self.changes.column(c).to_pylist() for c in ("start_ts", "commit_ts", "op", "key", "value")]
         return [(s, c, ops[op], key, value or b"") for s, c, op, key, value in zip(*columns, strict=True)]
+
+    @cached_property
+    def _job_changes(self) -> pa.RecordBatch:
+        return self._raw_changes(lambda physical_id: physical_id == JOB_TABLE_ID)
 
     @cached_property
     def _versions(self) -> dict[bytes, tuple[list[int], list[bytes | None]]]:
