@@ -1,0 +1,84 @@
+"""``tidemill upstream``: the embedded PD and TiKV stores as a process of their own."""
+
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+import typer
+
+from tidemill.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidemill.store.upstream import EmbeddedUpstream
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
+_POLL_SECONDS = 0.2
+
+
+def upstream(
+    stores: Annotated[int, typer.Option(help="How many stores to run.")] = 1,
+    pd_port: Annotated[int, typer.Option(help="Port of PD; 0 takes a free one.")] = 2379,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the data; without it a temporary one that goes with the process.")
+    ] = None,
+    load: Annotated[Path | None, typer.Option(help="A history.parquet to serve as if it had happened here.")] = None,
+    replay: Annotated[
+        float | None,
+        typer.Option(help="Apply the history live, at so many times its own pace; 0 is as fast as it goes."),
+    ] = None,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Written once it serves: the addresses of PD and of the stores, as JSON.")
+    ] = None,
+    resolved_interval: Annotated[
+        str, typer.Option(help="How often change streams get a resolved-ts: 1s, 200ms.")
+    ] = "1s",
+) -> None:
+    """Run a PD and TiKV stores in this process, for clients that speak their protocol.
+
+    Example: tidemill upstream --stores 3 --pd-port 0 --load history.parquet --replay 1 --ready-file ready.json
+    """
+    from tidemill.store.upstream import EmbeddedUpstream  # late: the other commands start without RocksDB
+
+    done = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: done.set())
+    with EmbeddedUpstream.start(
+        stores=stores,
+        pd_port=pd_port,
+        data_dir=data_dir,
+        load=load,
+        replay=replay,
+        resolved_interval_seconds=parse_seconds(resolved_interval),
+    ) as cluster:
+        if ready_file is not None:
+            write_ready_file(ready_file, cluster)
+        typer.echo(f"PD serves at {cluster.pd_address}. Stop with Ctrl-C.", err=True)
+        # The replay's failure must end the process: a history that stops halfway looks like a quiet cluster.
+        while not done.wait(_POLL_SECONDS):
+            cluster.wait_replayed(0)
+
+
+def parse_seconds(text: str) -> float:
+    """``200ms``, ``1s``, ``2m`` or a plain number of seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a duration: write it like 200ms, 1s or 2m")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+def write_ready_file(path: Path, cluster: "EmbeddedUpstream") -> None:
+    """Whole or not at all: who waits for the file never reads half of it."""
+    content = orjson.dumps({"pd": cluster.pd_address, "stores": cluster.store_addresses})
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write --ready-file {path}: {error.strerror}. Choose a folder you may write."
+        ) from error

@@ -1,0 +1,234 @@
+"""Reading many versions at once, from stored pairs straight to wire bytes.
+
+    snapshot ──► block of commit records ──► choose ──► long values ──► wire bytes
+                 (flat buffers)              (changes above a ts, or what is visible at one)
+
+The change stream's incremental scan and ``KvScan`` read this way. What a row costs in the
+interpreter is its two ``bytes`` objects from RocksDB; all else is compiled (``kernels``).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from tidemill.errors import CorruptDataError
+from tidemill.store import kernels
+from tidemill.store.engine import Family, Item, Snapshot
+from tidemill.store.kernels import LONG_VALUE, Bytes, Ints, Stamps
+
+RECORDS_PER_BLOCK = 8192
+LONG_BYTES_PER_BLOCK = 8 << 20
+_POINT_READS = 256  # records at a time where long values of one key alone exceed a block
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows as repeated fields of a wire message: row i is ``data[ends[i - 1]:ends[i]]``."""
+
+    data: Bytes
+    ends: Ints
+    last_key: bytes  # stored key of the last row, with its ts
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def cut(self, max_bytes: int) -> Iterator[bytes]:
+        """The rows in runs of at most ``max_bytes``; a longer row comes alone."""
+        first, base = 0, 0
+        while first < len(self.ends):
+            last = max(int(np.searchsorted(self.ends, base + max_bytes, side="right")), first + 1)
+            end = int(self.ends[last - 1])
+            yield self.data[base:end].tobytes()
+            first, base = last, end
+
+
+def changes(
+    snapshot: Snapshot, start: bytes, end: bytes, checkpoint_ts: int, *, drop_looped: bool = False
+) -> Iterator[Rows]:
+    """COMMITTED rows (``cdcpb.Event.Entries``) of the memcomparable range with commit-ts > ``checkpoint_ts``.
+
+    Keys ascend, versions of a key come from newest to oldest, each with the value before it.
+    """
+    source = snapshot.items(Family.WRITE, start, end)
+    carried: list[Item] = []
+    done = False
+    while not done:
+        fresh = list(islice(source, RECORDS_PER_BLOCK))
+        done = len(fresh) < RECORDS_PER_BLOCK
+        block = _Block(snapshot, carried + fresh)
+        # The last version waits for the next block, which may hold the one before it.
+        count = len(block) if done else block.last_data()
+        at = 0
+        while at < count:
+            rows, at = block.changes(at, count, checkpoint_ts, drop_looped)
+            if rows is not None:
+                yield rows
+        carried = block.items[count : count + 1]
+
+
+def visible(snapshot: Snapshot, start: bytes, end: bytes, version: int, limit: int) -> Iterator[Rows]:
+    """Pairs (``kvrpcpb.ScanResponse``) of the memcomparable range as of ``version``, at most ``limit`` in all."""
+    source = snapshot.items(Family.WRITE, start, end)
+    carried: list[Item] = []
+    size = min(max(limit * 2, 64), RECORDS_PER_BLOCK)
+    while limit > 0:
+        fresh = list(islice(source, size))
+        done = len(fresh) < size
+        block = _Block(snapshot, carried + fresh)
+        # A key's versions must be judged together, so the last key waits for the next block.
+        count = len(block) if done else block.last_key_start()
+        rows = block.visible(count, version, limit)
+        if rows is not None:
+            limit -= len(rows)
+            yield rows
+        if done:
+            return
+        carried = block.items[count:]
+
+
+class _Block:
+    def __init__(self, snapshot: Snapshot, items: list[Item]) -> None:
+        self.items = items
+        self._snapshot = snapshot
+        n = len(items)
+        self._kb, self._ko = _join([k for k, _ in items])
+        self._vb, self._vo = _join([v for _, v in items])
+        self._same = np.empty(n, np.uint8)
+        self._kind = np.empty(n, np.uint8)
+        self._commit: Stamps = np.empty(n, np.uint64)
+        self._start: Stamps = np.empty(n, np.uint64)
+        self._source: Stamps = np.empty(n, np.uint64)
+        self._val_at: Ints = np.empty(n, np.int64)
+        self._val_len: Ints = np.empty(n, np.int64)
+        bad = kernels.parse(
+            self._kb,
+            self._ko,
+            self._vb,
+            self._vo,
+            self._same,
+            self._kind,
+            self._commit,
+            self._start,
+            self._source,
+            self._val_at,
+            self._val_len,
+        )
+        if bad >= 0:
+            raise CorruptDataError(
+                f"the stored version {items[bad][0].hex()} is not readable. Load the data folder anew from its history."
+            )
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def last_data(self) -> int:
+        """Index of the last put or delete; 0 if there is none behind it."""
+        data = np.flatnonzero((self._kind == ord("P")) | (self._kind == ord("D")))
+        return int(data[-1]) if len(data) else 0
+
+    def last_key_start(self) -> int:
+        return int(np.flatnonzero(self._same == 0)[-1])
+
+    def changes(self, begin: int, count: int, checkpoint_ts: int, drop_looped: bool) -> tuple[Rows | None, int]:
+        """Rows of the records from ``begin`` up to ``count``, or to fewer if values are long; and where it stopped."""
+        chosen: Ints = np.empty(len(self), np.int64)
+        old: Ints = np.empty(len(self), np.int64)
+        bounds = (begin, count, np.uint64(checkpoint_ts), drop_looped)
+        m = kernels.choose_changes(self._same, self._kind, self._commit, self._source, *bounds, chosen, old)
+        chosen, old = chosen[:m], old[:m]
+        if m == 0:
+            return None, count
+        wanted = np.union1d(chosen, old[old >= 0])
+        wanted = wanted[self._val_len[wanted] == LONG_VALUE]
+        longs, fitting = self._long_values(wanted, begin, count)
+        if fitting < count:
+            return self.changes(begin, fitting, checkpoint_ts, drop_looped)
+        rows = self._encode(chosen, old, longs, as_changes=True)
+        self._val_len[wanted] = LONG_VALUE  # the next call has another buffer
+        return rows, count
+
+    def visible(self, count: int, version: int, limit: int) -> Rows | None:
+        chosen: Ints = np.empty(len(self), np.int64)
+        same, kind, commit = self._same[:count], self._kind[:count], self._commit[:count]
+        m = kernels.choose_visible(same, kind, commit, np.uint64(version), chosen)
+        chosen = chosen[: min(m, limit)]
+        if len(chosen) == 0:
+            return None
+        longs = self._point_values(chosen[self._val_len[chosen] == LONG_VALUE])
+        return self._encode(chosen, np.full(len(chosen), -1, np.int64), longs, as_changes=False)
+
+    def _encode(self, chosen: Ints, old: Ints, longs: Bytes, *, as_changes: bool) -> Rows:
+        body: Ints = np.empty(len(chosen), np.int64)
+        ends: Ints = np.empty(len(chosen), np.int64)
+        columns = (self._kind, self._commit, self._start, self._source)
+        total = kernels.sizes(
+            self._kb, self._ko, self._vb, chosen, old, *columns, self._val_len, as_changes, body, ends
+        )
+        out: Bytes = np.empty(total, np.uint8)
+        slots = (self._val_at, self._val_len)
+        kernels.encode(self._kb, self._ko, self._vb, longs, chosen, old, *columns, *slots, as_changes, body, out)
+        return Rows(out, ends, self.items[int(chosen[-1])][0])
+
+    def _long_values(self, wanted: Ints, begin: int, count: int) -> tuple[Bytes, int]:
+        """The long values of the wanted records in one buffer, and ``count``.
+
+        Too much for one block: nothing, and a lower ``count`` to try with.
+        """
+        if len(wanted) == 0:
+            return np.empty(0, np.uint8), count
+        first, last = self.items[int(wanted[0])][0], self.items[int(wanted[-1])][0]
+        pairs, size = [], 0
+        for pair in self._snapshot.items(Family.DEFAULT, first[:-8], last[:-8] + b"\xff" * 9):
+            if size > LONG_BYTES_PER_BLOCK:
+                fitting = self._first_at_or_after(pair[0][:-8])
+                if begin < fitting < count:
+                    return np.empty(0, np.uint8), fitting
+                if count - begin > _POINT_READS:
+                    return np.empty(0, np.uint8), begin + _POINT_READS
+                return self._point_values(wanted), count
+            pairs.append(pair)
+            size += len(pair[1])
+        lb, lo = _join([k for k, _ in pairs])
+        longs, lv = _join([v for _, v in pairs])
+        kernels.match_long(self._kb, self._ko, self._start, wanted, lb, lo, lv, self._val_at, self._val_len)
+        missing = wanted[self._val_len[wanted] == LONG_VALUE]
+        if len(missing):
+            raise self._lost(int(missing[0]))
+        return longs, count
+
+    def _point_values(self, wanted: Ints) -> Bytes:
+        parts, at = [], 0
+        for i in wanted.tolist():
+            stored = self.items[i][0][:-8] + (int(self._start[i]) ^ (1 << 64) - 1).to_bytes(8, "big")
+            value = self._snapshot.get(Family.DEFAULT, stored)
+            if value is None:
+                raise self._lost(i)
+            parts.append(value)
+            self._val_at[i] = at
+            self._val_len[i] = LONG_VALUE - 1 - len(value)
+            at += len(value)
+        return np.frombuffer(b"".join(parts), np.uint8)
+
+    def _first_at_or_after(self, prefix: bytes) -> int:
+        low, high = 0, len(self.items)
+        while low < high:
+            middle = (low + high) // 2
+            if self.items[middle][0][:-8] < prefix:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _lost(self, index: int) -> CorruptDataError:
+        return CorruptDataError(
+            f"the long value of stored version {self.items[index][0].hex()} is missing. "
+            "Load the data folder anew from its history."
+        )
+
+
+def _join(parts: list[bytes]) -> tuple[Bytes, Ints]:
+    offsets: Ints = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
+    return np.frombuffer(b"".join(parts), np.uint8), offsets

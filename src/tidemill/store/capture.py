@@ -1,0 +1,290 @@
+"""Who is told of which change: subscriptions by region, and the resolved-ts they may be promised.
+
+    transactions ──► on_rows ───────┐
+    splits, leaders ──► fail_region ┼─► each subscription of the region ──► its stream
+    ticker ──► publish_resolved ────┘
+
+A resolved-ts is the TSO's present, held down by the locks of the subscribed range: a transaction
+takes its commit-ts after its locks are in place, so whatever may still commit at or below the
+present has a lock here. Everything in this module runs under the cluster's mutex, but for the
+scans: those read a snapshot taken at registration, at their own pace.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tidemill._pb import cdcpb_pb2, errorpb_pb2
+from tidemill.errors import CorruptDataError, TidemillError
+from tidemill.log import get_logger
+from tidemill.store import blocks
+from tidemill.store.engine import Family, Snapshot
+from tidemill.store.feed import (
+    INITIALIZED_ROW,
+    MESSAGE_BYTES,
+    FeedStream,
+    Subscription,
+    entries_event,
+    row_field,
+)
+from tidemill.store.mvcc import Lock, LockTable, LockType, Reader
+from tidemill.store.regions import Region, RegionMap
+from tidemill.upstream.keys import decode_bytes, encode_bytes, mvcc_key
+
+_FIRST_GROUP = 8  # regions in the first resolved-ts message; each further one takes four times as many
+_GROUP_GROWTH = 4
+
+log = get_logger("store.capture")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRow:
+    """A row as it goes on the wire, and what decides who gets it."""
+
+    key: bytes
+    wire: bytes
+    txn_source: int
+
+
+class Capture:
+    def __init__(self, regions: RegionMap, locks: LockTable) -> None:
+        self._regions = regions
+        self._locks = locks
+        self._by_region: dict[int, dict[tuple[int, int], Subscription]] = defaultdict(dict)
+        self._held: set[int] = set()
+        self._promised: dict[int, int] = {}  # highest resolved-ts sent, by region
+
+    # Registration
+
+    def find(self, stream: FeedStream, request_id: int, region_id: int) -> Subscription | None:
+        return self._by_region.get(region_id, {}).get((id(stream), request_id))
+
+    def is_observed(self, region_id: int) -> bool:
+        return bool(self._by_region.get(region_id))
+
+    def register(self, subscription: Subscription, snapshot: Snapshot) -> None:
+        """Start pushing live changes from this moment on, and scan what the snapshot of this moment holds."""
+        key = (id(subscription.stream), subscription.request_id)
+        self._by_region[subscription.region_id][key] = subscription
+        start, end = subscription.start, subscription.end
+        locks = [(key, lock) for key, lock in self._locks.within(start, end) if lock.writes_data]
+        subscription.stream.schedule(lambda: _scan(subscription, snapshot, locks))
+
+    def deregister(self, stream: FeedStream, request_id: int, region_id: int) -> None:
+        """Remove one subscription, or with region 0 all of the request id; each is acknowledged by an error event."""
+        regions = [region_id] if region_id else list(self._by_region)
+        for region in regions:
+            subscription = self.find(stream, request_id, region)
+            if subscription is not None:
+                not_found = errorpb_pb2.RegionNotFound(region_id=region)
+                self._close(subscription, cdcpb_pb2.Error(region_not_found=not_found))
+
+    def forget(self, stream: FeedStream) -> None:
+        """A stream has ended: drop everything it had."""
+        for subscriptions in self._by_region.values():
+            for key in [key for key in subscriptions if key[0] == id(stream)]:
+                subscriptions.pop(key).is_closed = True
+
+    # What happens to regions
+
+    def on_rows(self, region_id: int, rows: Sequence[LiveRow]) -> None:
+        """Tell every subscription of the region; rows are of one write and go out as one event."""
+        for subscription in list(self._by_region.get(region_id, {}).values()):
+            wanted = [r.wire for r in rows if subscription.wants(r.key) and subscription.wants_source(r.txn_source)]
+            if not wanted:
+                continue
+            if subscription.stream.is_congested:
+                congested = cdcpb_pb2.Congested(region_id=region_id)
+                self._close(subscription, cdcpb_pb2.Error(congested=congested))
+                log.warning("slow client dropped from a region", region=region_id, request=subscription.request_id)
+                continue
+            event = entries_event(region_id, subscription.request_id, *wanted)
+            subscription.stream.push(subscription, event)
+
+    def fail_region(self, region_id: int, error: cdcpb_pb2.Error) -> None:
+        """The region is no longer what its subscribers registered for."""
+        for subscription in list(self._by_region.get(region_id, {}).values()):
+            self._close(subscription, error)
+
+    # Resolved-ts
+
+    def hold(self, region_id: int) -> None:
+        self._held.add(region_id)
+
+    def release(self, region_id: int) -> None:
+        self._held.discard(region_id)
+
+    def promised(self, region_id: int) -> int:
+        """No change of this region may be committed at or below this any more."""
+        return self._promised.get(region_id, 0)
+
+    def inherit_promise(self, parent_id: int, children: Iterable[int]) -> None:
+        promised = self.promised(parent_id)
+        for child in children:
+            self._promised[child] = promised
+
+    def publish_resolved(self, present: int) -> None:
+        """Send every initialized subscription how far its range is resolved; ``present`` is the TSO's."""
+        locks = self._locks_by_region()
+        by_stream: dict[FeedStream, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+        for region_id, subscriptions in self._by_region.items():
+            if region_id in self._held:
+                continue
+            for subscription in subscriptions.values():
+                if not subscription.is_initialized:
+                    continue
+                pending = [ts for key, ts in locks.get(region_id, ()) if subscription.wants(key)]
+                resolved = max(subscription.resolved_ts, min([present, *pending]))
+                subscription.resolved_ts = resolved
+                self._promised[region_id] = max(self.promised(region_id), resolved)
+                by_stream[subscription.stream][subscription.request_id].append((resolved, region_id))
+        for stream, by_request in by_stream.items():
+            _send_resolved(stream, by_request)
+
+    def _locks_by_region(self) -> dict[int, list[tuple[bytes, int]]]:
+        found: dict[int, list[tuple[bytes, int]]] = defaultdict(list)
+        if len(self._locks):
+            for key, lock in self._locks.within(b"", b""):
+                if lock.writes_data:
+                    found[self._regions.of_key(encode_bytes(key)).id].append((key, lock.start_ts))
+        return found
+
+    def _close(self, subscription: Subscription, error: cdcpb_pb2.Error) -> None:
+        key = (id(subscription.stream), subscription.request_id)
+        self._by_region[subscription.region_id].pop(key, None)
+        subscription.stream.push_error(subscription, error)
+
+
+def wanted_bounds(region: Region, start_key: bytes, end_key: bytes) -> tuple[bytes, bytes]:
+    """The part of a region that a request names, in plain keys.
+
+    Bounds are memcomparable; if either cannot be decoded both are ignored, as TiKV does.
+    """
+    low, high = region.raw_bounds
+    try:
+        start = decode_bytes(start_key)[0] if start_key else b""
+        end = decode_bytes(end_key)[0] if end_key else b""
+    except CorruptDataError:
+        log.warning("bounds of a registration are not memcomparable; the whole region is observed", region=region.id)
+        return low, high
+    if end and high:
+        return max(low, start), min(high, end)
+    return max(low, start), end or high
+
+
+# The incremental scan
+
+
+def _scan(subscription: Subscription, snapshot: Snapshot, locks: Sequence[tuple[bytes, Lock]]) -> None:
+    """Send what the snapshot holds above the checkpoint, then INITIALIZED."""
+    stream, region, request = subscription.stream, subscription.region_id, subscription.request_id
+    try:
+        start = subscription.start
+        for key, lock in locks:  # cuts the range, so that a lock goes before the versions of its key
+            if not _scan_committed(subscription, snapshot, start, key):
+                return
+            row = prewrite_row(Reader(snapshot), snapshot.get, key, lock)
+            event = entries_event(region, request, row.wire)
+            if subscription.wants_source(row.txn_source) and not stream.push_scan(subscription, event):
+                return
+            start = key
+        if not _scan_committed(subscription, snapshot, start, subscription.end):
+            return
+        stream.push_initialized(subscription, entries_event(region, request, INITIALIZED_ROW))
+    except TidemillError as error:
+        # The client would wait forever for the end of this scan.
+        log.error("incremental scan failed", region=region, error=error)
+        stream.close(failure=f"incremental scan of region {region} failed: {error}")
+
+
+def _scan_committed(subscription: Subscription, snapshot: Snapshot, start: bytes, end: bytes) -> bool:
+    if end and start >= end:
+        return True
+    physical = (encode_bytes(start) if start else b"", encode_bytes(end) if end else b"")
+    for rows in blocks.changes(snapshot, *physical, subscription.checkpoint_ts, drop_looped=subscription.drop_looped):
+        for run in rows.cut(MESSAGE_BYTES):
+            event = entries_event(subscription.region_id, subscription.request_id, run)
+            if not subscription.stream.push_scan(subscription, event):
+                return False
+    return True
+
+
+# Rows of one lock or commit record
+
+
+def prewrite_row(
+    reader: Reader, get: Callable[[Family, bytes], bytes | None], key: bytes, lock: Lock, value: bytes | None = None
+) -> LiveRow:
+    """The PREWRITE row of a lock: its full value, and the value that it is about to replace."""
+    is_put = lock.type is LockType.PUT
+    if value is None and is_put:
+        value = lock.short_value
+        if value is None:
+            value = get(Family.DEFAULT, mvcc_key(key, lock.start_ts))
+        if value is None:
+            raise CorruptDataError(f"the lock on key {key.hex()} at {lock.start_ts} has no value")
+    old = reader.get(key, max(lock.start_ts, lock.for_update_ts))
+    row = cdcpb_pb2.Event.Row(
+        start_ts=lock.start_ts,
+        type=cdcpb_pb2.Event.PREWRITE,
+        op_type=cdcpb_pb2.Event.Row.PUT if is_put else cdcpb_pb2.Event.Row.DELETE,
+        key=key,
+        value=value or b"",
+        old_value=old.value if old else b"",
+        txn_source=lock.txn_source,
+    )
+    return LiveRow(key, row_field(row), lock.txn_source)
+
+
+def commit_row(key: bytes, lock: Lock, commit_ts: int) -> LiveRow:
+    """The COMMIT row of a lock. A long value is not repeated: the client has it from the PREWRITE."""
+    row = cdcpb_pb2.Event.Row(
+        start_ts=lock.start_ts,
+        commit_ts=commit_ts,
+        type=cdcpb_pb2.Event.COMMIT,
+        op_type=cdcpb_pb2.Event.Row.PUT if lock.type is LockType.PUT else cdcpb_pb2.Event.Row.DELETE,
+        key=key,
+        value=lock.short_value or b"",
+        txn_source=lock.txn_source,
+    )
+    return LiveRow(key, row_field(row), lock.txn_source)
+
+
+def rollback_row(key: bytes, start_ts: int) -> LiveRow:
+    row = cdcpb_pb2.Event.Row(start_ts=start_ts, type=cdcpb_pb2.Event.ROLLBACK, key=key)
+    return LiveRow(key, row_field(row), 0)
+
+
+# Resolved-ts messages
+
+
+def _send_resolved(stream: FeedStream, by_request: dict[int, list[tuple[int, int]]]) -> None:
+    features = stream.features
+    if features is None:
+        return
+    if features.batched_resolved_ts:
+        if features.multiplexed:
+            for request_id, regions in by_request.items():
+                _send_batches(stream, request_id, regions)
+        else:
+            _send_batches(stream, 0, [entry for regions in by_request.values() for entry in regions])
+    elif not features.multiplexed:  # a multiplexed stream of so old a client gets none at all, as from TiKV
+        events = [
+            cdcpb_pb2.Event(region_id=region, request_id=request_id, resolved_ts=ts)
+            for request_id, regions in by_request.items()
+            for ts, region in regions
+        ]
+        stream.push_message(cdcpb_pb2.ChangeDataEvent(events=events).SerializeToString(), mergeable=True)
+
+
+def _send_batches(stream: FeedStream, request_id: int, regions: list[tuple[int, int]]) -> None:
+    """Slow regions go in small groups, so that they hold back few others: a group's ts is its lowest."""
+    regions.sort()
+    at, size = 0, _FIRST_GROUP
+    while at < len(regions):
+        group = regions[at : at + size]
+        resolved = cdcpb_pb2.ResolvedTs(regions=[r for _, r in group], ts=group[0][0], request_id=request_id)
+        message = cdcpb_pb2.ChangeDataEvent(resolved_ts=resolved)
+        stream.push_message(message.SerializeToString(), mergeable=False)
+        at += len(group)
+        size *= _GROUP_GROWTH

@@ -1,0 +1,209 @@
+"""The state of the embedded cluster, and every way to change it.
+
+    PD service ─┐
+    KV service ─┼──► Cluster ──► Engine (RocksDB)
+    CDC service ┘       └──────► Capture ──► change streams
+
+One mutex serialises writes, region changes and registrations, so the change stream sees them in
+the order in which they happened. Reads take a snapshot under it and go on without it.
+"""
+
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tidemill._pb import cdcpb_pb2, errorpb_pb2
+from tidemill.clock import Clock
+from tidemill.errors import DataDirError, UsageError
+from tidemill.model.ts import MAX_TS, Ts
+from tidemill.store import regions as region_arithmetic
+from tidemill.store.capture import Capture
+from tidemill.store.engine import Engine, Family, Snapshot
+from tidemill.store.feed import FeedStream
+from tidemill.store.mvcc import Lock, LockTable, Reader, Version
+from tidemill.store.regions import Peer, Region, RegionMap
+from tidemill.store.safepoints import Safepoints
+from tidemill.store.transactions import KeyLockedError, Mutation, Transactions, blocking_lock
+from tidemill.store.tso import Tso
+
+VERSION = "8.5.0"  # what our stores say they are
+MAX_REPLICAS = 3
+
+_CLUSTER_ID = b"cluster_id"
+_NEXT_ID = b"next_id"
+_STORE_COUNT = b"store_count"
+_REGION = b"region/"
+
+
+@dataclass
+class StoreState:
+    """A store as PD knows it. Ids are 1 to N; addresses change from start to start."""
+
+    id: int
+    address: str = ""
+    is_up: bool = True
+
+
+class Cluster:
+    def __init__(self, engine: Engine, clock: Clock, store_count: int) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.mutex = threading.RLock()
+        self.cluster_id, self._next_id = self._bootstrap(store_count)
+        self.stores = {store_id: StoreState(store_id) for store_id in range(1, store_count + 1)}
+        self.regions = RegionMap([Region.decode(v) for _, v in engine.items(Family.META, _REGION, b"region0")])
+        self.locks = LockTable(engine)
+        self.capture = Capture(self.regions, self.locks)
+        self.transactions = Transactions(engine, self.regions, self.locks, self.capture)
+        self.safepoints = Safepoints(engine, clock)
+        self.tso = Tso(engine, clock)
+        self.streams: set[FeedStream] = set()
+
+    # Reading
+
+    def get(self, key: bytes, ts: int = MAX_TS, *, bypass: Sequence[int] = ()) -> Version | None:
+        """The value of ``key`` at ``ts``; ``KeyLockedError`` if a transaction may still commit below it."""
+        with self.mutex:
+            lock = self.locks.get(key)
+            if lock is not None and blocking_lock(lock, key, ts, bypass) is not None:
+                raise KeyLockedError(key, lock)
+            snapshot = self.engine.snapshot()
+        return Reader(snapshot).get(key, ts)
+
+    def snapshot(self, start: bytes, end: bytes) -> tuple[Snapshot, list[tuple[bytes, Lock]]]:
+        """The data of this moment, and the locks on plain keys of ``[start, end)``."""
+        with self.mutex:
+            return self.engine.snapshot(), self.locks.within(start, end)
+
+    # Writing
+
+    def prewrite(self, mutations: Sequence[Mutation], start_ts: int, *, for_update_ts: int = 0) -> None:
+        with self.mutex:
+            self.transactions.prewrite(mutations, start_ts, for_update_ts=for_update_ts)
+
+    def commit(self, keys: Sequence[bytes], start_ts: int, commit_ts: int) -> None:
+        with self.mutex:
+            self.transactions.commit(keys, start_ts, commit_ts)
+
+    def rollback(self, keys: Sequence[bytes], start_ts: int) -> None:
+        with self.mutex:
+            self.transactions.rollback(keys, start_ts)
+
+    # Regions
+
+    def split(self, region_id: int, physical_keys: Sequence[bytes]) -> tuple[Region, ...]:
+        """Cut a region at keys strictly inside it; its subscribers are told and must register anew."""
+        with self.mutex:
+            region = self._region(region_id)
+            children = region_arithmetic.split(region, physical_keys, self.allocate_id)
+            self._store_regions(region, children)
+            self.capture.inherit_promise(region_id, [child.id for child in children])
+            current = errorpb_pb2.EpochNotMatch(current_regions=[child.to_wire() for child in children])
+            self.capture.fail_region(region_id, cdcpb_pb2.Error(epoch_not_match=current))
+            return children
+
+    def split_at(self, physical_keys: Sequence[bytes]) -> None:
+        """Make every one of the keys a region boundary, where it is none yet."""
+        with self.mutex:
+            wanted: dict[int, list[bytes]] = {}
+            for key in sorted(set(physical_keys)):
+                region = self.regions.of_key(key)
+                if region.start != key:
+                    wanted.setdefault(region.id, []).append(key)
+            for region_id, keys in wanted.items():
+                self.split(region_id, keys)
+
+    def spread_leaders(self) -> None:
+        """Give each store its share of the leaders, in key order."""
+        with self.mutex:
+            for at, region in enumerate(list(self.regions)):
+                self.transfer_leader(region.id, region.stores[at % len(region.stores)])
+
+    def transfer_leader(self, region_id: int, store_id: int) -> None:
+        with self.mutex:
+            region = self._region(region_id)
+            moved = replace(region, leader_store=region.peer_on(store_id).store_id)
+            if moved == region:
+                return
+            self._store_regions(region, [moved])
+            not_leader = errorpb_pb2.NotLeader(region_id=region_id, leader=moved.leader_to_wire())
+            self.capture.fail_region(region_id, cdcpb_pb2.Error(not_leader=not_leader))
+
+    def move_leaders_from(self, store_id: int) -> None:
+        """A store goes away: its regions are led by another live peer, if there is one."""
+        with self.mutex:
+            for region in [r for r in self.regions if r.leader_store == store_id]:
+                heirs = [s for s in region.stores if s != store_id and self.stores[s].is_up]
+                if heirs:
+                    self.transfer_leader(region.id, heirs[region.id % len(heirs)])
+
+    def allocate_id(self, count: int = 1) -> int:
+        """Reserve ``count`` ids; return the last."""
+        with self.mutex:
+            self._next_id += count
+            self.engine.put(Family.META, _NEXT_ID, self._next_id.to_bytes(8, "big"))
+            return self._next_id - 1
+
+    # Change streams
+
+    def publish_resolved(self) -> Ts:
+        """One round of resolved-ts to everybody; return the present it was made of."""
+        with self.mutex:
+            present = self.tso.advance()
+            self.capture.publish_resolved(present)
+            return present
+
+    def attach(self, stream: FeedStream) -> None:
+        with self.mutex:
+            self.streams.add(stream)
+
+    def detach(self, stream: FeedStream) -> None:
+        with self.mutex:
+            self.streams.discard(stream)
+            self.capture.forget(stream)
+
+    def _region(self, region_id: int) -> Region:
+        region = self.regions.get(region_id)
+        if region is None:
+            known = ", ".join(str(r.id) for r in self.regions)
+            raise UsageError(f"there is no region {region_id}; there are {known}")
+        return region
+
+    def _store_regions(self, old: Region, new: Sequence[Region]) -> None:
+        batch = self.engine.batch()
+        batch.delete(Family.META, _region_key(old.id))
+        for region in new:
+            batch.put(Family.META, _region_key(region.id), region.encode())
+        self.engine.write(batch)
+        self.regions.replace(old, new)
+
+    def _bootstrap(self, store_count: int) -> tuple[int, int]:
+        """Found the cluster in an empty folder, or find it there; return its id and the next free one."""
+        stored = self.engine.get(Family.META, _CLUSTER_ID)
+        if stored is not None:
+            count = int.from_bytes(self.engine.get(Family.META, _STORE_COUNT) or b"", "big")
+            if count != store_count:
+                raise DataDirError(
+                    f"the data folder was made for {count} stores, not {store_count}. "
+                    f"Start with --stores {count}, or choose another --data-dir."
+                )
+            next_id = int.from_bytes(self.engine.get(Family.META, _NEXT_ID) or b"", "big")
+            return int.from_bytes(stored, "big"), next_id
+        # As PD makes them: seconds in the upper half, chance in the lower.
+        cluster_id = int(self.clock.now()) << 32 | random.getrandbits(32)
+        first_id = store_count + 1
+        peers = tuple(Peer(first_id + 1 + i, i + 1) for i in range(min(store_count, MAX_REPLICAS)))
+        region = Region(first_id, b"", b"", 1, 1, peers, 1)
+        next_id = first_id + 1 + len(peers)
+        batch = self.engine.batch()
+        batch.put(Family.META, _region_key(region.id), region.encode())
+        batch.put(Family.META, _NEXT_ID, next_id.to_bytes(8, "big"))
+        batch.put(Family.META, _STORE_COUNT, store_count.to_bytes(4, "big"))
+        batch.put(Family.META, _CLUSTER_ID, cluster_id.to_bytes(8, "big"))
+        self.engine.write(batch)
+        return cluster_id, next_id
+
+
+def _region_key(region_id: int) -> bytes:
+    return _REGION + region_id.to_bytes(8, "big")

@@ -1,0 +1,156 @@
+"""The bottom of the embedded upstream: RocksDB with TiKV's column families.
+
+``default`` holds long values, ``lock`` locks, ``write`` commit records; ``meta`` what PD and the
+regions keep. All stores of the process share one engine: a region's peers are views of the same
+data. A write is in the operating system's hands when ``write`` returns, so it survives ``kill -9``.
+"""
+
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rocksdict import Options, Rdict, ReadOptions, SstFileWriter, WriteBatch
+
+from tidemill.errors import DataDirError
+
+Item = tuple[bytes, bytes]
+
+
+class Family(StrEnum):
+    DEFAULT = "default"
+    LOCK = "lock"
+    WRITE = "write"
+    META = "meta"
+
+
+class Batch:
+    """Writes that happen together or not at all."""
+
+    def __init__(self, handles: dict[Family, Any]) -> None:
+        self._handles = handles
+        self.writes = WriteBatch(raw_mode=True)
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
+        self.writes.put(key, value, self._handles[family])
+
+    def delete(self, family: Family, key: bytes) -> None:
+        self.writes.delete(key, self._handles[family])
+
+
+class Snapshot:
+    """The data as they were at one moment, whatever is written afterwards."""
+
+    def __init__(self, views: dict[Family, Any]) -> None:
+        self._views = views
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        try:
+            value: bytes = self._views[family][key]
+        except KeyError:
+            return None
+        return value
+
+    def items(self, family: Family, start: bytes, end: bytes) -> Iterator[Item]:
+        """Pairs of ``[start, end)`` in key order; an empty ``end`` means to the last."""
+        return _items(self._views[family], start, end)
+
+    def last_before(self, family: Family, key: bytes) -> Item | None:
+        """The pair with the greatest key below ``key``; an empty ``key`` means the last of all."""
+        pairs = self._views[family].items(backwards=True, from_key=key) if key else self._views[family].items(True)
+        for pair in islice(pairs, 2):
+            if not key or pair[0] < key:
+                found: Item = pair
+                return found
+        return None
+
+
+class Engine:
+    def __init__(self, folder: Path) -> None:
+        """Open ``folder``, or create it. ``DataDirError`` if it is in use or not ours."""
+        options = _options()
+        options.create_if_missing(True)
+        options.create_missing_column_families(True)
+        families = {family.value: _options() for family in Family if family is not Family.DEFAULT}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._db = Rdict(str(folder), options, column_families=families)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise DataDirError(
+                f"cannot open the upstream's data in {folder}: {error}. If another process uses this folder, stop it; "
+                "otherwise choose another --data-dir."
+            ) from error
+        self._folder = folder
+        self._views: dict[Family, Any] = {
+            family: self._db if family is Family.DEFAULT else self._db.get_column_family(family.value)
+            for family in Family
+        }
+        self._handles = {family: self._db.get_column_family_handle(family.value) for family in Family}
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        value: bytes | None = self._views[family].get(key)
+        return value
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
+        batch = self.batch()
+        batch.put(family, key, value)
+        self.write(batch)
+
+    def batch(self) -> Batch:
+        return Batch(self._handles)
+
+    def write(self, batch: Batch) -> None:
+        self._db.write(batch.writes)
+
+    def items(self, family: Family, start: bytes = b"", end: bytes = b"") -> Iterator[Item]:
+        return _items(self._views[family], start, end)
+
+    def snapshot(self) -> Snapshot:
+        """Of the data families. Consistent over them only while no write runs: the caller sees to that."""
+        return Snapshot({f: self._views[f].snapshot() for f in (Family.DEFAULT, Family.LOCK, Family.WRITE)})
+
+    def ingest(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Take in many pairs at once; keys strictly ascending. Durable on return."""
+        if not keys:
+            return
+        path = self._folder / f"ingest-{family.value}.sst"
+        writer = SstFileWriter(options=_options())
+        writer.open(str(path))
+        for key, value in zip(keys, values, strict=True):
+            writer[key] = value
+        writer.finish()
+        self._views[family].ingest_external_file([str(path)])
+        path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Nothing may use the engine or its snapshots afterwards."""
+        for family, view in self._views.items():
+            if family is not Family.DEFAULT:
+                view.close()
+        self._views.clear()
+        self._handles.clear()
+        with contextlib.suppress(Exception):
+            self._db.flush_wal()
+        self._db.close()
+        del self._db
+        # RocksDB lets go of its folder only when the last iterator is gone.
+        gc.collect()
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.set_write_buffer_size(32 << 20)
+    return options
+
+
+def _items(view: Any, start: bytes, end: bytes) -> Iterator[Item]:
+    if not end:
+        yield from view.items(from_key=start)
+        return
+    # RocksDB reads the bound where these options keep it: they must live as long as the iterator.
+    options = ReadOptions()
+    options.set_iterate_upper_bound(end)
+    yield from view.items(from_key=start, read_opt=options)

@@ -1,0 +1,226 @@
+"""One client's change stream, from this side: what waits to be sent, and how much may wait.
+
+    live changes ──► push ─────────┐
+    incremental scan ──► push_scan ┼─► queue (bounded in bytes) ──► take ──► gRPC
+    resolved-ts ──► push ──────────┘
+
+A slow client fills the queue. A scan then waits for room; live changes cannot wait, because they
+are pushed while the cluster writes, so beyond their quota the subscription is given up with the
+error ``congested`` and the client asks again.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidemill._pb import cdcpb_pb2
+from tidemill.store.mvcc import encode_varint
+
+MESSAGE_BYTES = 1 << 20  # rows per message; a longer row is sent alone
+SCAN_QUEUE_BYTES = 8 << 20
+LIVE_QUEUE_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a client understands, from its version and from what it announced."""
+
+    batched_resolved_ts: bool
+    checks_cluster_id: bool
+    multiplexed: bool
+
+    @staticmethod
+    def of(ticdc_version: str, multiplexed: bool) -> "Features":
+        version = _parse_semver(ticdc_version)
+        return Features(version >= (4, 0, 8), version >= (5, 3, 0), multiplexed)
+
+
+@dataclass(eq=False, slots=True)
+class Subscription:
+    """One region registered by one request id of one stream. Changed only under the stream's lock."""
+
+    stream: "FeedStream"
+    request_id: int
+    region_id: int
+    start: bytes  # plain keys; the part of the region that is wanted
+    end: bytes  # empty: no end
+    checkpoint_ts: int
+    drop_looped: bool
+    is_initialized: bool = False
+    is_closed: bool = False
+    resolved_ts: int = 0
+
+    def wants(self, key: bytes) -> bool:
+        return self.start <= key and (not self.end or key < self.end)
+
+    def wants_source(self, txn_source: int) -> bool:
+        return not (txn_source >> 8 or (self.drop_looped and txn_source & 0xFF))
+
+
+@dataclass(slots=True)
+class _Chunk:
+    data: bytes
+    mergeable: bool
+
+
+@dataclass(eq=False)
+class FeedStream:
+    """The outgoing side of one EventFeed call. ``take`` is called by its one sender, the rest by anyone."""
+
+    store_id: int
+    multiplexed: bool
+    features: Features | None = None  # fixed by the first request
+    failure: str | None = None
+    pending_scans: int = 0
+    _queue: deque[_Chunk] = field(default_factory=deque)
+    _queued_bytes: int = 0
+    _is_closed: bool = False
+    _scans: deque[Callable[[], None]] = field(default_factory=deque)
+    _scanner: threading.Thread | None = None
+
+    def __post_init__(self) -> None:
+        self.lock = threading.Condition()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def is_congested(self) -> bool:
+        return self._queued_bytes > LIVE_QUEUE_BYTES
+
+    def push(self, subscription: Subscription, data: bytes) -> None:
+        """Queue events of a subscription; nothing if it has been closed."""
+        with self.lock:
+            if not subscription.is_closed:
+                self._append(data, mergeable=True)
+
+    def push_scan(self, subscription: Subscription, data: bytes) -> bool:
+        """Like ``push``, but wait for room first. False: the subscription is closed, stop scanning."""
+        with self.lock:
+            self.lock.wait_for(
+                lambda: self._queued_bytes < SCAN_QUEUE_BYTES or subscription.is_closed or self._is_closed
+            )
+            if subscription.is_closed or self._is_closed:
+                return False
+            self._append(data, mergeable=True)
+            return True
+
+    def push_initialized(self, subscription: Subscription, data: bytes) -> None:
+        """End a scan: resolved-ts may follow from here on."""
+        with self.lock:
+            if not subscription.is_closed:
+                self._append(data, mergeable=True)
+                subscription.is_initialized = True
+
+    def push_error(self, subscription: Subscription, error: cdcpb_pb2.Error) -> None:
+        """The last word to a subscription."""
+        with self.lock:
+            if not subscription.is_closed:
+                subscription.is_closed = True
+                self._append(error_event(subscription.region_id, subscription.request_id, error), mergeable=True)
+                self.lock.notify_all()
+
+    def push_message(self, data: bytes, *, mergeable: bool) -> None:
+        """Queue what belongs to no subscription: a refusal (mergeable) or a resolved-ts (not)."""
+        with self.lock:
+            self._append(data, mergeable=mergeable)
+
+    def take(self) -> bytes | None:
+        """The next message; waits for one. None: the stream is over."""
+        with self.lock:
+            self.lock.wait_for(lambda: self._queue or self._is_closed)
+            if not self._queue or self.failure is not None:
+                return None
+            parts = [self._queue.popleft()]
+            size = len(parts[0].data)
+            # Serialised messages put together are one message with all their events.
+            while (
+                parts[-1].mergeable
+                and self._queue
+                and self._queue[0].mergeable
+                and size + len(self._queue[0].data) <= 2 * MESSAGE_BYTES
+            ):
+                parts.append(self._queue.popleft())
+                size += len(parts[-1].data)
+            self._queued_bytes -= size
+            self.lock.notify_all()
+        return parts[0].data if len(parts) == 1 else b"".join(part.data for part in parts)
+
+    def close(self, failure: str | None = None) -> None:
+        """End the stream: at once with ``failure``, otherwise after what is queued."""
+        with self.lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self.failure = failure
+                self._scans.clear()
+            self.lock.notify_all()
+
+    def schedule(self, scan: Callable[[], None]) -> None:
+        """Run a scan after those already waiting, in the stream's own thread: no stream waits for another."""
+        with self.lock:
+            if self._is_closed:
+                return
+            self._scans.append(scan)
+            self.pending_scans += 1
+            if self._scanner is None:
+                self._scanner = threading.Thread(target=self._run_scans, name="incremental-scan", daemon=True)
+                self._scanner.start()
+            self.lock.notify_all()
+
+    def join(self) -> None:
+        """Wait until the scanning thread is gone; the stream must be closed."""
+        if self._scanner is not None:
+            self._scanner.join()
+
+    def _run_scans(self) -> None:
+        while True:
+            with self.lock:
+                self.lock.wait_for(lambda: self._scans or self._is_closed)
+                if self._is_closed:
+                    return
+                scan = self._scans.popleft()
+            scan()
+            del scan  # it holds a snapshot of the engine
+            with self.lock:
+                self.pending_scans -= 1
+
+    def _append(self, data: bytes, *, mergeable: bool) -> None:
+        if not self._is_closed:
+            self._queue.append(_Chunk(data, mergeable))
+            self._queued_bytes += len(data)
+            self.lock.notify_all()
+
+
+# Wire bytes. A ChangeDataEvent is framed by hand around rows that are already encoded.
+
+
+def row_field(row: cdcpb_pb2.Event.Row) -> bytes:
+    """A row as an element of ``Entries``."""
+    data = row.SerializeToString()
+    return b"\x0a" + encode_varint(len(data)) + data
+
+
+INITIALIZED_ROW = row_field(cdcpb_pb2.Event.Row(type=cdcpb_pb2.Event.INITIALIZED))
+
+
+def entries_event(region_id: int, request_id: int, *rows: bytes) -> bytes:
+    """A ChangeDataEvent with one Event that holds the given encoded rows."""
+    size = sum(map(len, rows))
+    head = b"\x08" + encode_varint(region_id) + b"\x1a" + encode_varint(size)
+    tail = b"\x38" + encode_varint(request_id) if request_id else b""
+    return b"".join((b"\x0a", encode_varint(len(head) + size + len(tail)), head, *rows, tail))
+
+
+def error_event(region_id: int, request_id: int, error: cdcpb_pb2.Error) -> bytes:
+    event = cdcpb_pb2.Event(region_id=region_id, request_id=request_id, error=error)
+    return cdcpb_pb2.ChangeDataEvent(events=[event]).SerializeToString()
+
+
+def _parse_semver(text: str) -> tuple[int, int, int]:
+    """Major, minor, patch; zeros for what is no bare semantic version (a leading ``v`` included)."""
+    core = text.split("-", 1)[0].split("+", 1)[0].split(".")
+    if len(core) != 3 or not all(part.isascii() and part.isdigit() for part in core):
+        return (0, 0, 0)
+    return int(core[0]), int(core[1]), int(core[2])

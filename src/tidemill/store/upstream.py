@@ -1,0 +1,278 @@
+"""``EmbeddedUpstream``: one PD and N stores in this process, each at its own gRPC address.
+
+    with EmbeddedUpstream.start(stores=3, load=path) as upstream:
+        connect(upstream.pd_address)
+
+Besides what clients can ask over the wire it offers what tests need: transactions without a
+client, splits, leader changes, stores that go away, a region whose resolved-ts stands still.
+All methods may be called from any thread.
+"""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tidemill._pb import cdcpb_pb2, pdpb_pb2, tikvpb_pb2
+from tidemill.clock import SYSTEM_CLOCK, Clock
+from tidemill.errors import UsageError
+from tidemill.log import get_logger
+from tidemill.model.ts import MAX_TS, Ts
+from tidemill.store import load as loading
+from tidemill.store.cdc_service import CdcService
+from tidemill.store.cluster import Cluster
+from tidemill.store.engine import Engine
+from tidemill.store.history import read_history
+from tidemill.store.kv_service import KvService
+from tidemill.store.load import Replay
+from tidemill.store.pd_service import PdService
+from tidemill.store.regions import Region
+from tidemill.store.rpc import Server
+from tidemill.store.transactions import Mutation
+from tidemill.upstream.keys import encode_bytes
+
+log = get_logger("store")
+
+
+class EmbeddedUpstream:
+    """Serving from construction until ``stop``. Use ``start``."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        stores: int,
+        pd_port: int,
+        resolved_interval_seconds: float,
+        clock: Clock,
+        is_temporary: bool,
+    ) -> None:
+        self._folder = folder
+        self._is_temporary = is_temporary
+        self._interval_seconds = resolved_interval_seconds
+        self._pd_port = pd_port
+        self._engine = Engine(folder)
+        self._stopping = threading.Event()
+        self._servers: dict[int, Server] = {}
+        self._replay: Replay | None = None
+        self._ticker = threading.Thread(target=self._tick, name="resolved-ts", daemon=True)
+        self._pd_server: Server | None = None
+        self._is_stopped = False
+        self.pd_address = ""
+        try:
+            self.cluster = Cluster(self._engine, clock, stores)
+        except BaseException:
+            self._engine.close()
+            raise
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        stores: int = 1,
+        pd_port: int = 0,
+        data_dir: Path | None = None,
+        load: Path | None = None,
+        replay: float | None = None,
+        resolved_interval_seconds: float = 1.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> "EmbeddedUpstream":
+        """Start a cluster in ``data_dir``, or in a temporary folder that goes when it stops.
+
+        ``load`` brings in a history: at once, or with ``replay`` live at so many times its own
+        pace (0: as fast as it goes), except for what its ``bootstrap_ts`` covers.
+        """
+        if not 1 <= stores <= 64:
+            raise UsageError(f"cannot start {stores} stores: choose 1 to 64")
+        if replay is not None and load is None:
+            raise UsageError("--replay needs a history: give one with --load")
+        if resolved_interval_seconds <= 0:
+            raise UsageError(f"the resolved-ts interval must be positive, not {resolved_interval_seconds} seconds")
+        # A bad history must not leave a half-made folder behind, so it is read first.
+        history = read_history(load) if load is not None else None
+        folder = data_dir if data_dir is not None else Path(tempfile.mkdtemp(prefix="tidemill-upstream-"))
+        upstream = None
+        try:
+            upstream = cls(
+                folder,
+                stores=stores,
+                pd_port=pd_port,
+                resolved_interval_seconds=resolved_interval_seconds,
+                clock=clock,
+                is_temporary=data_dir is None,
+            )
+            if history is not None:
+                at_once = len(history) if replay is None else history.rows_up_to(history.bootstrap_ts)
+                loading.load(upstream.cluster, history, at_once)
+                if replay is not None:
+                    upstream._replay = Replay(upstream.cluster, history, replay, clock)
+            upstream._serve()
+        except BaseException:
+            if upstream is not None:
+                upstream.stop()
+            elif data_dir is None:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return upstream
+
+    @property
+    def store_addresses(self) -> list[str]:
+        return [store.address for store in self.cluster.stores.values()]
+
+    @property
+    def cluster_id(self) -> int:
+        return self.cluster.cluster_id
+
+    def stop(self) -> None:
+        """End every stream, stop serving, close the data. A second call does nothing."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        self._stopping.set()
+        if self._replay is not None:
+            self._replay.stop()
+        if self._ticker.is_alive():
+            self._ticker.join()
+        self.cluster.tso.close()
+        self.drop_streams("server is stopping")
+        for server in [*self._servers.values(), *([self._pd_server] if self._pd_server else [])]:
+            server.stop()
+        self._engine.close()
+        if self._is_temporary:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # Transactions
+
+    def tso(self) -> Ts:
+        return self.cluster.tso.next()
+
+    def commit(
+        self, mutations: Sequence[Mutation], start_ts: int | None = None, commit_ts: int | None = None
+    ) -> tuple[Ts, Ts]:
+        """Prewrite and commit; return start-ts and commit-ts, taken from the TSO where not given."""
+        start = self.prewrite(mutations, start_ts)
+        return start, self.commit_prewritten([m.key for m in mutations], start, commit_ts)
+
+    def prewrite(self, mutations: Sequence[Mutation], start_ts: int | None = None) -> Ts:
+        start = Ts(start_ts if start_ts is not None else self.tso())
+        self.cluster.prewrite(mutations, start)
+        return start
+
+    def commit_prewritten(self, keys: Sequence[bytes], start_ts: int, commit_ts: int | None = None) -> Ts:
+        commit = Ts(commit_ts if commit_ts is not None else self.tso())
+        self.cluster.commit(keys, start_ts, commit)
+        self.cluster.tso.pass_by(commit)
+        return commit
+
+    def rollback(self, keys: Sequence[bytes], start_ts: int) -> None:
+        self.cluster.rollback(keys, start_ts)
+
+    def get(self, key: bytes, ts: int = MAX_TS) -> bytes | None:
+        """The value of ``key`` at ``ts``, None if there is none; raises where a lock is in the way."""
+        found = self.cluster.get(key, ts)
+        return found.value if found is not None else None
+
+    def set_gc_safepoint(self, ts: int) -> None:
+        """Pretend that garbage collection has come this far: services may not ask for less any more."""
+        with self.cluster.mutex:
+            self.cluster.safepoints.update(b"gc_worker", ts, (1 << 63) - 1)
+            self.cluster.safepoints.advance_gc(ts)
+
+    # Regions and faults
+
+    def regions(self) -> list[Region]:
+        with self.cluster.mutex:
+            return list(self.cluster.regions)
+
+    def region_of(self, raw_key: bytes) -> Region:
+        with self.cluster.mutex:
+            return self.cluster.regions.of_key(encode_bytes(raw_key))
+
+    def split(self, raw_key: bytes) -> tuple[Region, ...]:
+        """Cut the region that holds the key, at the key."""
+        with self.cluster.mutex:
+            physical = encode_bytes(raw_key)
+            return self.cluster.split(self.cluster.regions.of_key(physical).id, [physical])
+
+    def transfer_leader(self, region_id: int, store_id: int) -> None:
+        self.cluster.transfer_leader(region_id, store_id)
+
+    def hold_resolved(self, region_id: int) -> None:
+        """A slow region: from now on it gets no resolved-ts, until it is released."""
+        with self.cluster.mutex:
+            self.cluster.capture.hold(region_id)
+
+    def release_resolved(self, region_id: int) -> None:
+        with self.cluster.mutex:
+            self.cluster.capture.release(region_id)
+
+    def publish_resolved(self) -> Ts:
+        """Send a round of resolved-ts now, without waiting for the interval; return the ts it was made of."""
+        return self.cluster.publish_resolved()
+
+    def drop_streams(self, why: str = "connection reset") -> None:
+        """Break every change stream; clients must register anew."""
+        with self.cluster.mutex:
+            streams = list(self.cluster.streams)
+        for stream in streams:
+            stream.close(failure=why)
+
+    def stop_store(self, store_id: int) -> None:
+        """The store stops answering; other stores lead its regions where they can."""
+        state = self.cluster.stores[store_id]
+        with self.cluster.mutex:
+            state.is_up = False
+            streams = [s for s in self.cluster.streams if s.store_id == store_id]
+            self.cluster.move_leaders_from(store_id)
+        for stream in streams:
+            stream.close(failure="store is stopping")
+        self._servers.pop(store_id).stop()
+
+    def start_store(self, store_id: int) -> None:
+        """The store answers again, at the address it had."""
+        state = self.cluster.stores[store_id]
+        self._start_store(store_id, int(state.address.rsplit(":", 1)[1]))
+        with self.cluster.mutex:
+            state.is_up = True
+
+    def wait_replayed(self, timeout_seconds: float | None = None) -> bool:
+        """Whether the replay has come to its end; True at once if there is none."""
+        return self._replay.wait(timeout_seconds) if self._replay is not None else True
+
+    def _serve(self) -> None:
+        for store_id, state in self.cluster.stores.items():
+            state.address = self._start_store(store_id, 0)
+        service = PdService(self.cluster)
+        server = Server("pd")
+        server.add(pdpb_pb2.DESCRIPTOR.services_by_name["PD"], service)
+        self._pd_server = server
+        self.pd_address = service.address = server.start(self._pd_port)
+        self._ticker.start()
+        if self._replay is not None:
+            self._replay.start()
+        log.info("upstream serving", pd=self.pd_address, stores=len(self.cluster.stores))
+
+    def _start_store(self, store_id: int, port: int) -> str:
+        server = Server(f"store-{store_id}")
+        kv, cdc = KvService(self.cluster, store_id), CdcService(self.cluster, store_id)
+        server.add(tikvpb_pb2.DESCRIPTOR.services_by_name["Tikv"], kv, answered_in_bytes={"KvScan"})
+        feeds = {"EventFeed", "EventFeedV2"}
+        server.add(cdcpb_pb2.DESCRIPTOR.services_by_name["ChangeData"], cdc, answered_in_bytes=feeds)
+        address = server.start(port)
+        self._servers[store_id] = server
+        return address
+
+    def _tick(self) -> None:
+        while not self._stopping.wait(self._interval_seconds):
+            self.cluster.publish_resolved()
