@@ -222,9 +222,3 @@ class RegionCache:
         first = max(bisect_right(self._starts, span.start) - 1, 0)
         last = bisect_left(self._starts, span.end)
         return [s for s in self._starts[first:last] if self._cached[s].region.span.overlaps(span)]
-
-
-async def pause(clock: Clock, attempt: int, seconds: tuple[float, float], jitter: float) -> None:
-    """Wait the ``attempt``-th pause (from 0): doubling from the first to the longest, jittered to [half, whole]."""
-    first, longest = seconds
-    await clock.sleep(min(first * 2 ** min(attempt, 30), longest) * (0.5 + jitter / 2))

@@ -177,7 +177,7 @@ class Puller:
         known = self._by_request.get(registration.request_id)
         if known is None:
             return
-        log.info("region lost", subscription=known.id, region=registration.region.id, reason=reason)
+        log.debug("region lost", subscription=known.id, region=registration.region.id, reason=reason)
         known.lock.unlock(registration.part, registration.region.id)
         known.registrations.discard(registration)
         known.initialized.discard(registration)

@@ -40,7 +40,7 @@ OK, BELOW_RESOLVED, NO_OPERATION, STRANGE_TYPE = range(4)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # numba has no types
-def _copy(source: Any, at: int, target: Any, to: int, length: int) -> None:
+def copy(source: Any, at: int, target: Any, to: int, length: int) -> None:
     # Unsigned positions, here and below: with signed ones every access first asks whether it
     # counts from the end, and the loop runs ten times slower.
     x, y = np.uint64(at), np.uint64(to)
@@ -149,7 +149,7 @@ def _free_entry(entries: Any, counters: Any, e: int) -> None:
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _keep(arena: Any, counters: Any, buf: Any, at: int, length: int) -> Any:
     to = counters[C_ARENA]
-    _copy(buf, at, arena, to, length)
+    copy(buf, at, arena, to, length)
     counters[C_ARENA] = to + length
     return to
 
@@ -429,8 +429,8 @@ def gather(buf: Any, arena: Any, out: Any, chosen: Any, column: int, offsets: An
         o = out[chosen[i]]
         at, length = o[column], o[column + 1]
         if o[O_SOURCE] == FROM_MESSAGE:
-            _copy(buf, at, data, to, length)
+            copy(buf, at, data, to, length)
         else:
-            _copy(arena, at, data, to, length)
+            copy(arena, at, data, to, length)
         to += length
         offsets[i + 1] = to

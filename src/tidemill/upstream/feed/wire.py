@@ -118,7 +118,7 @@ def _varint(buf: Any, at: int, end: int) -> Any:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _field(buf: Any, at: int, end: int) -> Any:
+def field(buf: Any, at: int, end: int) -> Any:
     """One field: its tag, its number or length, where its content begins and where it ends.
 
     A content that is a number is given as such and has no bytes. The last is -1 where the bytes
@@ -155,7 +155,7 @@ def _walk(
     for m in range(len(ends)):
         end = ends[m]
         while at < end:
-            tag, _, start, stop = _field(buf, at, end)
+            tag, _, start, stop = field(buf, at, end)
             if stop < 0:
                 return at
             bad = np.int64(-1)
@@ -186,7 +186,7 @@ def _walk_event(
     counts[0] += 1
     region, request, own_ts = np.int64(0), np.int64(0), np.int64(-1)
     while at < end:
-        tag, number, start, stop = _field(buf, at, end)
+        tag, number, start, stop = field(buf, at, end)
         if stop < 0:
             return at
         if tag == 8:
@@ -222,7 +222,7 @@ def _walk_event(
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _walk_entries(buf: Any, at: int, end: int, fill: bool, event: int, rows: Any, counts: Any) -> Any:
     while at < end:
-        tag, _, start, stop = _field(buf, at, end)
+        tag, _, start, stop = field(buf, at, end)
         if stop < 0:
             return at
         if tag == 10:
@@ -240,7 +240,7 @@ def _walk_entries(buf: Any, at: int, end: int, fill: bool, event: int, rows: Any
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _read_row(buf: Any, at: int, end: int, row: Any) -> Any:
     while at < end:
-        tag, number, start, stop = _field(buf, at, end)
+        tag, number, start, stop = field(buf, at, end)
         if stop < 0:
             return at
         if tag == 8:  # start_ts
@@ -270,7 +270,7 @@ def _walk_resolved(buf: Any, at: int, end: int, fill: bool, resolved: Any, regio
     first = counts[3]
     ts, request = np.int64(0), np.int64(0)
     while at < end:
-        tag, number, start, stop = _field(buf, at, end)
+        tag, number, start, stop = field(buf, at, end)
         if stop < 0:
             return at
         if tag == 16:
