@@ -53,7 +53,7 @@ def decode_job(key: bytes, value: bytes, column_id: int = JOB_META_COLUMN_ID) ->
     job_id = decode_int(key[-8:])
     try:
         document = cell(value, column_id)
-    except (IndexError, CorruptDataError) as error:
+    except CorruptDataError as error:
         raise SchemaError(
             f"cannot read DDL job {job_id} from mysql.tidb_ddl_job: {error}. "
             "Nothing was skipped; check the job upstream with 'admin show ddl jobs'."
@@ -83,6 +83,8 @@ def _tuples(changes: JobChanges) -> Iterator[tuple[int, int, bytes, bytes]]:
 
 
 def _cell_v2(row: bytes, column_id: int) -> bytes | None:
+    if len(row) < 6:
+        raise CorruptDataError(f"the row ends inside its header: {len(row)} of at least 6 bytes")
     is_large = row[1] & 1
     id_size, offset_size = (4, 4) if is_large else (1, 2)
     not_null = int.from_bytes(row[2:4], "little")
@@ -107,10 +109,15 @@ def _cell_v2(row: bytes, column_id: int) -> bytes | None:
 
 def _cell_v1(row: bytes, column_id: int) -> bytes | None:
     """Pairs of (varint column id, value), each value behind a byte that tells its kind."""
+    if row == b"\0":
+        return None  # how a row without columns is written
     at = 0
     while at < len(row):
-        found, at = _value_v1(row, at)
-        value, at = _value_v1(row, at)
+        try:
+            found, at = _value_v1(row, at)
+            value, at = _value_v1(row, at)
+        except IndexError as error:
+            raise CorruptDataError(f"the row ends inside a value, at byte {len(row)}") from error
         if found == column_id:
             return value if isinstance(value, bytes) else None
     return None

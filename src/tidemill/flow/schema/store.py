@@ -164,25 +164,30 @@ class SchemaStore:
     def apply(self, changes: JobChanges) -> list[SchemaChange]:
         """Take notice of changes of the job table, in commit order; return what is new, in order.
 
-        Delivering a change twice does no harm. All changes of one commit-ts come in one call.
+        Delivering a change twice does no harm. All changes of one commit-ts come in one call. After an
+        error the store is of no further use: part of the call may have been applied.
         """
         rows = list(read_changes(changes, self._column_id))
         rows.sort(key=lambda r: (r.commit_ts, r.job.schema_version if isinstance(r, JobRow) else 0))
         out: list[SchemaChange] = []
         for row in rows:
             job_id = row.job.id if isinstance(row, JobRow) else row.job_id
-            if row.commit_ts <= self._start_ts:
-                if isinstance(row, JobRow) and row.commit_ts == self._start_ts:
-                    self._reopen_truncated(row)
-                continue
-            if row.commit_ts <= self._seen.get(job_id, 0):
+            if self._is_known(job_id, row.commit_ts):
                 continue
             self._seen[job_id] = row.commit_ts
             if isinstance(row, JobGone):
                 self._running.pop(job_id, None)
-            elif (change := self._step(row)) is not None:
+                continue
+            change = self._step(row) if row.commit_ts > self._start_ts else self._reopen_truncated(row)
+            if change is not None:
                 out.append(change)
         return out
+
+    def _is_known(self, job_id: int, commit_ts: Ts) -> bool:
+        if commit_ts <= self._floor_ts:
+            # All of it is in the snapshot, or was applied before it was forgotten; but see _reopen_truncated.
+            return commit_ts < self._start_ts or self._start_ts < self._floor_ts
+        return commit_ts <= self._seen.get(job_id, 0)
 
     def gc(self, ts: Ts) -> None:
         """Forget what only rows with commit-ts ≤ ``ts`` need. ``ts`` is a checkpoint: it never moves back."""
@@ -195,7 +200,7 @@ class SchemaStore:
             else:
                 self._versions[physical_id] = kept
         self._follower.gc(ts)
-        self._seen = {job_id: seen for job_id, seen in self._seen.items() if seen > ts or job_id in self._running}
+        self._seen = {job_id: seen for job_id, seen in self._seen.items() if seen > ts}
 
     def _load(self, start: Start) -> None:
         self._column_id = start.job_meta_column_id
@@ -307,16 +312,17 @@ class SchemaStore:
             else:
                 self._follower.end(physical_id, ts)
 
-    def _reopen_truncated(self, row: JobRow) -> None:
+    def _reopen_truncated(self, row: JobRow) -> SchemaChange | None:
         """The store starts exactly where a TRUNCATE PARTITION was done: its new ids' rows are still to be delivered."""
         job = row.job
         table = self._catalogue.tables.get(job.table_id)
         if job.type != ActionType.TRUNCATE_TABLE_PARTITION or job.state != JobState.DONE or table is None:
-            return
+            return None
         # The job's new ids were handed out together with its own, so they are the highest below it.
         old_ids, _ = truncate_partition_args(job)
         new_ids = sorted(i for i in _row_ids(table) if i < job.id)[-len(old_ids) :]
         self._follower.reopen(new_ids, job.real_start_ts or row.commit_ts)
+        return self._switched(row.commit_ts)
 
     def _add_version(self, physical_id: int, ts: Ts, table: TableInfo | None) -> None:
         versions = self._versions.setdefault(physical_id, [])
