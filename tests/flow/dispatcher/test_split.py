@@ -12,7 +12,7 @@ from tidemill.flow.dispatcher import split_key_updates
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.table import ColumnType, TableInfo
 
-I, U, D = RowOp.INSERT, RowOp.UPDATE, RowOp.DELETE
+INSERT, UPDATE, DELETE = RowOp.INSERT, RowOp.UPDATE, RowOp.DELETE
 TABLE = table_of(
     column("id", ColumnType.LONG, KEY),
     column("code", ColumnType.VARCHAR),  # in a unique index, nullable
@@ -32,8 +32,8 @@ def told(rows: RowBatch) -> list[tuple[RowOp, int, Any, Any]]:
     new, old = iter(rows.new.to_pylist()), iter(rows.old.to_pylist())
     out = []
     for op, ts in zip(rows.op.tolist(), rows.commit_ts.tolist(), strict=True):
-        before = next(old) if op != I else None
-        out.append((RowOp(op), ts, before, next(new) if op != D else None))
+        before = next(old) if op != INSERT else None
+        out.append((RowOp(op), ts, before, next(new) if op != DELETE else None))
     assert next(new, None) is None
     assert next(old, None) is None
     return out
@@ -42,24 +42,26 @@ def told(rows: RowBatch) -> list[tuple[RowOp, int, Any, Any]]:
 @pytest.mark.parametrize(
     ("table", "old", "new", "ops"),
     [
-        pytest.param(TABLE, row(1), row(1, v=5), [U], id="a column of no key changes"),
-        pytest.param(TABLE, row(1), row(2), [D, I], id="the primary key changes"),
-        pytest.param(TABLE, row(1), row(1, code="d"), [D, I], id="a nullable unique index changes"),
-        pytest.param(TABLE, row(1), row(1, code=None), [D, I], id="a key column becomes null"),
-        pytest.param(TABLE, row(1, code=None), row(1), [D, I], id="a key column was null"),
-        pytest.param(TABLE, row(1, code=None), row(1, code=None, v=1), [U], id="null stays null"),
-        pytest.param(TABLE, row(1, ratio=0.0), row(1, ratio=-0.0), [D, I], id="texts differ where numbers are equal"),
-        pytest.param(TABLE, row(1), row(1), [U], id="nothing changes at all"),
-        pytest.param(KEYLESS, {"a": 1, "b": 1}, {"a": 2, "b": 2}, [U], id="a table without any key"),
-        pytest.param(TABLE, None, row(1), [I], id="an insert"),
-        pytest.param(TABLE, row(1), None, [D], id="a delete"),
+        pytest.param(TABLE, row(1), row(1, v=5), [UPDATE], id="a column of no key changes"),
+        pytest.param(TABLE, row(1), row(2), [DELETE, INSERT], id="the primary key changes"),
+        pytest.param(TABLE, row(1), row(1, code="d"), [DELETE, INSERT], id="a nullable unique index changes"),
+        pytest.param(TABLE, row(1), row(1, code=None), [DELETE, INSERT], id="a key column becomes null"),
+        pytest.param(TABLE, row(1, code=None), row(1), [DELETE, INSERT], id="a key column was null"),
+        pytest.param(TABLE, row(1, code=None), row(1, code=None, v=1), [UPDATE], id="null stays null"),
+        pytest.param(
+            TABLE, row(1, ratio=0.0), row(1, ratio=-0.0), [DELETE, INSERT], id="texts differ where numbers are equal"
+        ),
+        pytest.param(TABLE, row(1), row(1), [UPDATE], id="nothing changes at all"),
+        pytest.param(KEYLESS, {"a": 1, "b": 1}, {"a": 2, "b": 2}, [UPDATE], id="a table without any key"),
+        pytest.param(TABLE, None, row(1), [INSERT], id="an insert"),
+        pytest.param(TABLE, row(1), None, [DELETE], id="a delete"),
     ],
 )
 def test_what_is_split(table: TableInfo, old: Any, new: Any, ops: list[RowOp]) -> None:
     split = split_key_updates(rows_of(table, (old, new)))
     assert split.op.tolist() == ops
-    if ops == [D, I]:
-        assert told(split) == [(D, told(split)[0][1], old, None), (I, told(split)[0][1], None, new)]
+    if ops == [DELETE, INSERT]:
+        assert told(split) == [(DELETE, told(split)[0][1], old, None), (INSERT, told(split)[0][1], None, new)]
 
 
 def test_rows_of_a_transaction_with_a_split_go_delete_update_insert() -> None:
@@ -72,20 +74,28 @@ def test_rows_of_a_transaction_with_a_split_go_delete_update_insert() -> None:
     ]
     split = told(split_key_updates(rows_of(TABLE, *swap, ts=[10] * 5)))
     assert [(op, (old or new)["id"]) for op, _, old, new in split] == [
-        (D, 1),
-        (D, 2),
-        (D, 8),
-        (U, 5),
-        (I, 9),
-        (I, 2),
-        (I, 1),
+        (DELETE, 1),
+        (DELETE, 2),
+        (DELETE, 8),
+        (UPDATE, 5),
+        (INSERT, 9),
+        (INSERT, 2),
+        (INSERT, 1),
     ]
 
 
 def test_transactions_without_a_split_keep_their_order() -> None:
     changes = [(None, row(1)), (row(2), None), (row(3), row(4)), (row(5), None), (None, row(6)), (row(7), None)]
     split = told(split_key_updates(rows_of(TABLE, *changes, ts=[10, 10, 20, 20, 30, 30])))
-    assert [(op, ts) for op, ts, _, _ in split] == [(I, 10), (D, 10), (D, 20), (D, 20), (I, 20), (I, 30), (D, 30)]
+    assert [(op, ts) for op, ts, _, _ in split] == [
+        (INSERT, 10),
+        (DELETE, 10),
+        (DELETE, 20),
+        (DELETE, 20),
+        (INSERT, 20),
+        (INSERT, 30),
+        (DELETE, 30),
+    ]
 
 
 def test_a_transaction_is_told_by_both_its_ts() -> None:
@@ -93,7 +103,7 @@ def test_a_transaction_is_told_by_both_its_ts() -> None:
     rows = RowBatch(
         rows.table, rows.physical_id, rows.op, np.array([1, 2], np.uint64), rows.commit_ts, rows.new, rows.old
     )
-    assert split_key_updates(rows).op.tolist() == [I, D, I]
+    assert split_key_updates(rows).op.tolist() == [INSERT, DELETE, INSERT]
     assert split_key_updates(rows).start_ts.tolist() == [1, 2, 2]
 
 
@@ -121,11 +131,11 @@ def test_split_equals_the_slow_way(stamped: list[tuple[int, Any]]) -> None:
             if change_ts != ts:
                 continue
             if old and new and any(old[key] != new[key] for key in ("id", "code", "ratio")):
-                pieces += [(D, ts, old, None), (I, ts, None, new)]
+                pieces += [(DELETE, ts, old, None), (INSERT, ts, None, new)]
                 was_split = True
             else:
-                pieces.append((U if old and new else I if new else D, ts, old, new))
+                pieces.append((UPDATE if old and new else INSERT if new else DELETE, ts, old, new))
         if was_split:
-            pieces.sort(key=lambda piece: [D, U, I].index(piece[0]))
+            pieces.sort(key=lambda piece: [DELETE, UPDATE, INSERT].index(piece[0]))
         expected += pieces
     assert told(split_key_updates(rows)) == expected

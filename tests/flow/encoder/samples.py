@@ -1,7 +1,6 @@
 """Tables and rows made by hand: the example table of TiCDC's formats, and any other in one line a column."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,21 +11,8 @@ from tidemill.model.table import ColumnFlag, ColumnInfo, ColumnType, IndexColumn
 from tidemill.model.ts import Ts
 
 COMMIT_TS = 445644800000000005  # 2023-11-14 22:13:20 UTC, counter 5
+BUILT_MS = 1_700_000_000_123
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class FixedClock:
-    seconds: float = 1_700_000_000.123
-
-    def now(self) -> float:
-        return self.seconds
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    async def sleep(self, seconds: float) -> None:
-        raise AssertionError("an encoder does not wait")
 
 
 def column(name: str, kind: ColumnType, flag: int = 0, *, flen: int = -1, decimal: int = -1, **more: Any) -> ColumnInfo:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import (
+    BUILT_MS,
     COMMIT_TS,
     FIRST,
     ITEM,
@@ -17,7 +18,6 @@ from tests.flow.encoder.samples import (
     NOT_NULL,
     SECOND,
     UNSIGNED,
-    FixedClock,
     column,
     rows_of,
     table_of,
@@ -41,7 +41,7 @@ NEW = OLD.replace("null", '"5"')
 
 
 def encode(options: CanalJsonOptions, rows: RowBatch) -> list[str]:
-    return [m.decode() for m in CanalJsonEncoder(options, FixedClock()).encode(rows).messages()]
+    return [m.decode() for m in CanalJsonEncoder(options, BUILT_MS).encode(rows).messages()]
 
 
 def only(options: CanalJsonOptions, rows: RowBatch) -> Any:
@@ -102,8 +102,8 @@ def only(options: CanalJsonOptions, rows: RowBatch) -> Any:
             CanalJsonOptions(delete_only_output_handle_key_columns=True),
             (SECOND, None),
             HEAD % "DELETE"
-            + '"ts":1700000000123,"sql":"","sqlType":{"id":-5},"mysqlType":{"id":"bigint"},"old":null,"data":[{"id":"7"}]}'
-            + "\r\n",
+            + '"ts":1700000000123,"sql":"","sqlType":{"id":-5},"mysqlType":{"id":"bigint"},"old":null,'
+            + '"data":[{"id":"7"}]}\r\n',
             id="a delete of keys only",
         ),
     ],
@@ -113,7 +113,7 @@ def test_messages(options: CanalJsonOptions, change: Any, expected: str) -> None
 
 
 def test_messages_of_a_batch_stand_in_order_and_carry_their_commit_ts() -> None:
-    encoded = CanalJsonEncoder(EXTENDED, FixedClock()).encode(
+    encoded = CanalJsonEncoder(EXTENDED, BUILT_MS).encode(
         rows_of(ITEM, (None, FIRST), (FIRST, SECOND), (SECOND, None), (None, SECOND), ts=[10, 10, 11, 12])
     )
     messages = [json.loads(m) for m in encoded.messages()]
@@ -124,14 +124,14 @@ def test_messages_of_a_batch_stand_in_order_and_carry_their_commit_ts() -> None:
 
 
 def test_an_empty_batch_has_no_messages() -> None:
-    encoded = CanalJsonEncoder(EXTENDED).encode(rows_of(ITEM))
+    encoded = CanalJsonEncoder(EXTENDED, BUILT_MS).encode(rows_of(ITEM))
     assert len(encoded) == 0
     assert encoded.payload.size == 0
 
 
 def test_one_encoder_serves_one_table_after_the_other() -> None:
     other = table_of(column("a", ColumnType.LONG), name="other")
-    encoder = CanalJsonEncoder(EXTENDED, FixedClock())
+    encoder = CanalJsonEncoder(EXTENDED, BUILT_MS)
     tables = [json.loads(encoder.encode(rows).messages()[0])["table"] for rows in _alternate(other)]
     assert tables == ["item", "other", "item"]
 
@@ -157,7 +157,7 @@ def test_images_that_do_not_fit_the_changes_are_a_bug() -> None:
 
 
 def test_an_encoder_travels_to_executors() -> None:
-    encoder = pickle.loads(pickle.dumps(CanalJsonEncoder(EXTENDED, FixedClock())))
+    encoder = pickle.loads(pickle.dumps(CanalJsonEncoder(EXTENDED, BUILT_MS)))
     rows = rows_of(ITEM, (None, FIRST))
     assert [m.decode() for m in encoder.encode(rows).messages()] == encode(EXTENDED, rows)
 
@@ -395,7 +395,7 @@ def ddl(action: int = ActionType.ADD_COLUMN, query: str = "ALTER TABLE item ADD 
 
 
 def test_a_ddl_message() -> None:
-    message = CanalJsonEncoder(EXTENDED, FixedClock()).encode_ddl(ddl())
+    message = CanalJsonEncoder(EXTENDED, BUILT_MS).encode_ddl(ddl())
     assert message == (
         b'{"id":0,"database":"shop","table":"item","pkNames":null,"isDdl":true,"type":"ALTER","es":1700000000000,'
         b'"ts":1700000000123,"sql":"ALTER TABLE item ADD COLUMN c INT","sqlType":null,"mysqlType":null,"data":null,'
@@ -404,13 +404,13 @@ def test_a_ddl_message() -> None:
 
 
 def test_a_watermark_message() -> None:
-    message = CanalJsonEncoder(EXTENDED, FixedClock()).encode_watermark(Ts(COMMIT_TS))
+    message = CanalJsonEncoder(EXTENDED, BUILT_MS).encode_watermark(Ts(COMMIT_TS))
     assert message == (
         b'{"id":0,"database":"","table":"","pkNames":null,"isDdl":false,"type":"TIDB_WATERMARK","es":1700000000000,'
         b'"ts":1700000000123,"sql":"","sqlType":null,"mysqlType":null,"data":null,"old":null,'
         b'"_tidb":{"watermarkTs":445644800000000005}}\r\n'
     )
-    assert CanalJsonEncoder(CanalJsonOptions()).encode_watermark(Ts(COMMIT_TS)) is None
+    assert CanalJsonEncoder(CanalJsonOptions(), BUILT_MS).encode_watermark(Ts(COMMIT_TS)) is None
 
 
 @pytest.mark.parametrize(
@@ -432,11 +432,11 @@ def test_a_watermark_message() -> None:
     ],
 )
 def test_ddl_words(action: int, word: str) -> None:
-    assert json.loads(CanalJsonEncoder(EXTENDED).encode_ddl(ddl(action)))["type"] == word
+    assert json.loads(CanalJsonEncoder(EXTENDED, BUILT_MS).encode_ddl(ddl(action)))["type"] == word
 
 
 def test_queries_are_escaped() -> None:
     query = "create view v as select '\b\f<\u2028' from t where a > 1 and b & 2"
-    message = CanalJsonEncoder(EXTENDED).encode_ddl(ddl(ActionType.CREATE_VIEW, query))
+    message = CanalJsonEncoder(EXTENDED, BUILT_MS).encode_ddl(ddl(ActionType.CREATE_VIEW, query))
     assert b"'\\u0008\\u000c\\u003c\\u2028' from t where a \\u003e 1 and b \\u0026 2" in message
     assert json.loads(message)["sql"] == query

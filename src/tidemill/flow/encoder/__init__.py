@@ -2,22 +2,24 @@
 
     RowBatch ──► CanalJsonEncoder | CsvEncoder ──► Encoded (all messages in one buffer)
 
-An encoder is built from its options, which travel to executors; it keeps what is fixed per table
-and writes the rest in one compiled loop (``kernel``), straight from Arrow's buffers.
+An encoder is made on the executor from options that travel there (``make_encoder``); it keeps what
+is fixed per table and writes the rest in one compiled loop (``kernel``), straight from Arrow's buffers.
 """
 
 from tidemill.flow.encoder.canal_json import CanalJsonEncoder, CanalJsonOptions
+from tidemill.flow.encoder.choice import CountingEncoder, Encoder, MessageProtocol, make_encoder
 from tidemill.flow.encoder.csv import BinaryEncoding, CsvEncoder, CsvOptions
 from tidemill.flow.encoder.encoded import Encoded
-
-Encoder = CanalJsonEncoder | CsvEncoder
 
 __all__ = [
     "BinaryEncoding",
     "CanalJsonEncoder",
     "CanalJsonOptions",
+    "CountingEncoder",
     "CsvEncoder",
     "CsvOptions",
     "Encoded",
     "Encoder",
+    "MessageProtocol",
+    "make_encoder",
 ]

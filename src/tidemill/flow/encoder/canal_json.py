@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.errors import SinkError
 from tidemill.flow.encoder import floats
 from tidemill.flow.encoder.encoded import Encoded
@@ -42,22 +41,25 @@ class CanalJsonOptions:
 
 
 class CanalJsonEncoder:
-    """Encodes batches of rows; remembers what is fixed for the table it met last."""
+    """Encodes batches of rows; remembers what is fixed for the table it met last.
 
-    def __init__(self, options: CanalJsonOptions, clock: Clock = SYSTEM_CLOCK) -> None:
+    ``built_ms`` is the build time that every message carries.
+    """
+
+    def __init__(self, options: CanalJsonOptions, built_ms: int) -> None:
         self._options = options
-        self._clock = clock
+        self._built_ms = built_ms
         self._table: TableInfo | None = None
         self._program: Program | None = None
 
-    def __reduce__(self) -> tuple[type["CanalJsonEncoder"], tuple[CanalJsonOptions, Clock]]:
-        return type(self), (self._options, self._clock)
+    def __reduce__(self) -> tuple[type["CanalJsonEncoder"], tuple[CanalJsonOptions, int]]:
+        return type(self), (self._options, self._built_ms)
 
     def encode(self, rows: RowBatch) -> Encoded:
-        """One message a change, in order. All carry the same build time: that of this call."""
+        """One message a change, in order."""
         if self._program is None or self._table is not rows.table:
             self._program, self._table = _row_program(rows.table, self._options), rows.table
-        return run(self._program, rows, _prepare, self._build_ms())
+        return run(self._program, rows, _prepare, self._built_ms)
 
     def encode_ddl(self, event: DdlEvent) -> bytes:
         """The message of a DDL, with terminator."""
@@ -74,15 +76,12 @@ class CanalJsonEncoder:
         is_ddl = "false" if query is None else "true"
         text = (
             f'{{"id":0,"database":{quoted(schema)},"table":{quoted(table)},"pkNames":null,"isDdl":{is_ddl},'
-            f'"type":"{word}","es":{physical_ms(ts)},"ts":{self._build_ms()},"sql":{quoted(query or "")},'
+            f'"type":"{word}","es":{physical_ms(ts)},"ts":{self._built_ms},"sql":{quoted(query or "")},'
             '"sqlType":null,"mysqlType":null,"data":null,"old":null'
         )
         if self._options.enable_tidb_extension:
             text += f',"_tidb":{{{extension}}}'
         return text.encode() + b"}" + self._options.terminator
-
-    def _build_ms(self) -> int:
-        return int(self._clock.now() * 1000)
 
 
 def ddl_word(action: int) -> str:
@@ -137,7 +136,7 @@ def _row_program(table: TableInfo, options: CanalJsonOptions) -> Program:
         builder.literal(_head(table, op))
         builder.commit_ms()
         builder.literal(b',"ts":')
-        builder.build_ms()
+        builder.built_ms()
         builder.literal(b',"sql":"","sqlType":{')
         builder.sql_types(image, [_sql_type(place, column) for place, column in columns])
         builder.literal(b'},"mysqlType":{' + _mysql_types(columns, options) + b'},"old":')

@@ -1,30 +1,21 @@
 """JSON strings as Go's encoders write them, so that our documents equal TiCDC's byte for byte."""
 
-import orjson
+import re
 
-_HTML = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x2028: "\\u2028", 0x2029: "\\u2029"}
-_SHORT = {ord("\b"): "\\u0008", ord("\f"): "\\u000c"}
+_SPECIAL = re.compile('[\x00-\x1f"\\\\<>&\u2028\u2029\ud800-\udfff]')
+_SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
 def quoted(text: str) -> str:
-    """``text`` as a JSON string: ``<``, ``>``, ``&`` and the two line separators are escaped too."""
-    plain = text.encode("utf-8", "replace").decode("utf-8")
-    # orjson writes \b and \f in their short form; a Go encoder spells them out.
-    parts = [_encode(part) for part in _split(plain)]
-    return '"' + "".join(parts) + '"'
+    """``text`` as a JSON string; ``<``, ``>``, ``&`` and the two line separators are escaped too.
+
+    A lone surrogate stands for a byte that is no UTF-8 (``surrogateescape``) and becomes U+FFFD.
+    """
+    return '"' + _SPECIAL.sub(_escape, text) + '"'
 
 
-def _split(text: str) -> list[str]:
-    parts = [""]
-    for char in text:
-        if char in "\b\f":
-            parts += [char, ""]
-        else:
-            parts[-1] += char
-    return [part for part in parts if part]
-
-
-def _encode(part: str) -> str:
-    if part in ("\b", "\f"):
-        return _SHORT[ord(part)]
-    return orjson.dumps(part).decode()[1:-1].translate(_HTML)
+def _escape(found: re.Match[str]) -> str:
+    char = found.group()
+    if char in _SHORT:
+        return _SHORT[char]
+    return f"\\u{ord(char):04x}" if not 0xD800 <= ord(char) <= 0xDFFF else "\\ufffd"

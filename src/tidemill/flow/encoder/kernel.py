@@ -35,7 +35,7 @@ class Step(IntEnum):
     CHANGED_CELL = 2  # a cell of the old image, left out where the new one is equal
     COMMIT_TS = 3
     COMMIT_MS = 4
-    BUILD_MS = 5
+    BUILT_MS = 5
     SQL_TYPES = 6
 
 
@@ -57,7 +57,7 @@ class Kind(IntEnum):
 KIND, DATA, OFFSETS, VALIDITY, FIRST_BIT, QUOTE = range(6)
 
 # Numba freezes module-level integers; an IntEnum member would be looked up at run time.
-_LITERAL, _CELL, _CHANGED, _COMMIT_TS, _COMMIT_MS, _BUILD_MS, _SQL_TYPES = (int(step) for step in Step)
+_LITERAL, _CELL, _CHANGED, _COMMIT_TS, _COMMIT_MS, _BUILT_MS, _SQL_TYPES = (int(step) for step in Step)
 _INT, _UINT, _RAW, _JSON_TEXT, _JSON_LATIN1, _DOUBLED, _BACKSLASH, _BASE64, _HEX = (int(kind) for kind in Kind)
 
 
@@ -501,7 +501,7 @@ def assemble(
     sql_types: Array,
     literals: int,
     delimiter_length: int,
-    build_ms: int,
+    built_ms: int,
     output: int,
     ends: Array,
 ) -> int:
@@ -537,8 +537,8 @@ def assemble(
                 to = _put_uint(to, _load_u64(commit_ts + 8 * change))
             elif what == _COMMIT_MS:
                 to = _put_uint(to, _load_u64(commit_ts + 8 * change) >> np.uint64(18))
-            elif what == _BUILD_MS:
-                to = _put_int(to, build_ms)
+            elif what == _BUILT_MS:
+                to = _put_int(to, built_ms)
             else:
                 to = _put_sql_types(to, columns[step[1]], at[step[1]], sql_types, literals, step)
         at[0] += 1 if op != 3 else 0

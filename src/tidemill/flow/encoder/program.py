@@ -91,8 +91,8 @@ class ProgramBuilder:
         self._add(Step.COMMIT_MS)
         self._bytes += _MAX_DIGITS
 
-    def build_ms(self) -> None:
-        self._add(Step.BUILD_MS)
+    def built_ms(self) -> None:
+        self._add(Step.BUILT_MS)
         self._bytes += _MAX_DIGITS
 
     def sql_types(self, image: int, members: Sequence[SqlType]) -> None:
@@ -152,7 +152,7 @@ def run(
     program: Program,
     rows: RowBatch,
     prepare: Callable[[int, pa.Array], TextColumn],
-    build_ms: int = 0,
+    built_ms: int = 0,
 ) -> Encoded:
     """The messages of all changes. ``prepare`` turns a column, by its place, into the form that is written."""
     changes = len(rows)
@@ -184,7 +184,7 @@ def run(
         program.sql_types,
         program.literals.ctypes.data,
         program.delimiter_length,
-        build_ms,
+        built_ms,
         output.ctypes.data,
         ends,
     )

@@ -1,0 +1,392 @@
+"""Sink URIs: where changes go and in which form, read once into a config that cannot be wrong.
+
+    blackhole://
+    file:///data/out?protocol=canal-json&enable-tidb-extension=true&date-separator=day
+
+Names, words and defaults are TiCDC's, with two exceptions. What TiCDC keeps in a changefeed's
+configuration file (csv options, date separator, …) is a parameter here too. And ``flush-interval``
+defaults to 0s, as fast as batches become durable: a batch is durable as soon as its files are, so
+waiting gains nothing but fewer files; TiCDC's 5s buys just that. A parameter that we do not know,
+or know and cannot honour, is refused: an option that silently does nothing is worse.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tidemill.errors import SinkUriError
+from tidemill.flow.encoder import BinaryEncoding, CanalJsonOptions, CsvOptions, MessageProtocol
+
+
+class Scheme(Enum):
+    BLACKHOLE = "blackhole"
+    FILE = "file"
+
+
+class DateSeparator(Enum):
+    NONE = "none"
+    YEAR = "year"
+    MONTH = "month"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkConfig:
+    """A checked sink URI. Small and picklable: it travels to executors."""
+
+    scheme: Scheme
+    path: str = ""  # of file: the absolute folder
+    protocol: MessageProtocol | None = None  # None (blackhole only): rows are counted, not encoded
+    canal_json: CanalJsonOptions = field(default_factory=CanalJsonOptions)
+    csv: CsvOptions = field(default_factory=CsvOptions)
+    flush_interval_seconds: float = 0.0  # at least so long between two batches
+    file_size: int = 64 << 20  # bytes; a file is closed at the first transaction's end past it
+    date_separator: DateSeparator = DateSeparator.DAY
+    file_index_digits: int = 20
+    output_raw_change_event: bool = False
+    output_column_id: bool = False
+    worker_count: int = 16  # at most so many tables are written at the same time
+    safe_uri: str = field(default="", compare=False)  # for logs and messages: no secrets
+
+    @property
+    def splits_updates(self) -> bool:
+        """Whether an update that changes a key goes out as a delete and an insert."""
+        return self.scheme is not Scheme.BLACKHOLE and not self.output_raw_change_event
+
+    @property
+    def extension(self) -> str:
+        return ".csv" if self.protocol is MessageProtocol.CSV else ".json"
+
+
+def parse_sink_uri(uri: str) -> SinkConfig:
+    """Raises SinkUriError, which names what is wrong and never shows a secret of the URI."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise SinkUriError(f"cannot read the sink URI {safe_uri(uri)}: {error}.") from error
+    scheme = _scheme(parts.scheme, uri)
+    given = _given(parts.query)
+    values = {name: _read(name, text, scheme) for name, text in given.items()}
+    protocol = values.get("protocol")
+    path = ""
+    if scheme is Scheme.FILE:
+        path = _path(parts.netloc, parts.path)
+        if protocol is None:
+            raise SinkUriError(
+                "the sink URI of files needs a protocol. Add 'protocol=canal-json' or 'protocol=csv' to its parameters."
+            )
+    _check_protocol_options(given, protocol)
+    options = {**values, "path": path}
+    return replace(_build(scheme, protocol, options), safe_uri=safe_uri(uri))
+
+
+def safe_uri(uri: str) -> str:
+    """The URI for logs and messages: passwords, keys and tokens are hidden."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?", uri)
+    if not found:
+        return "(not a URI)"
+    scheme, host, path, query = found.groups()
+    if "@" in host:
+        host = "xxxxx@" + host.rpartition("@")[2]
+    shown = [_hide(pair) for pair in (query or "")[1:].split("&") if pair]
+    return f"{scheme}://{host}{path}" + ("?" + "&".join(shown) if shown else "")
+
+
+# Reading a value. Each reader raises ValueError with what it wants.
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("true", "t", "1"):
+        return True
+    if text.lower() in ("false", "f", "0"):
+        return False
+    raise ValueError("true or false")
+
+
+def _clamped(lowest: int, highest: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"-?\d{1,18}", text):
+            raise ValueError("a whole number")
+        return min(max(int(text), lowest), highest)
+
+    return read
+
+
+def _positive(highest: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"\d{1,18}", text) or int(text) < 1:
+            raise ValueError("a whole number above 0")
+        return min(int(text), highest)
+
+    return read
+
+
+def _index_digits(text: str) -> int:
+    digits = _clamped(-(10**9), 10**9)(text)
+    return digits if 6 <= digits <= 20 else 20
+
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
+_LONGEST_FLUSH_INTERVAL = 600.0
+
+
+def _duration(text: str) -> float:
+    if text == "0":
+        return 0.0
+    if not text or _DURATION.sub("", text):
+        raise ValueError("a duration such as 5s, 500ms or 1m30s")
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(text))
+    return min(seconds, _LONGEST_FLUSH_INTERVAL)
+
+
+def _word(kind: type[Enum]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        words = [str(member.value) for member in kind]
+        if text.lower() in words:
+            return kind(text.lower())
+        wanted = ", ".join(words[:-1]) + " or " + words[-1]
+        raise ValueError(f"{wanted}.{_suggestion(text.lower(), words)}")
+
+    return read
+
+
+_OTHER_PROTOCOLS = (
+    "default", "open-protocol", "canal", "avro", "flat-avro", "maxwell", "craft", "debezium", "simple",
+)  # fmt: skip
+
+
+def _protocol(text: str) -> MessageProtocol:
+    if text.lower() in _OTHER_PROTOCOLS:
+        raise ValueError("canal-json or csv: TiCDC's other protocols are for message queues")
+    read: MessageProtocol = _word(MessageProtocol)(text)
+    return read
+
+
+def _marks(text: str) -> str:
+    """Text in which ``\\r``, ``\\n`` and ``\\t`` may be spelled with a backslash."""
+    return text.replace("\\r", "\r").replace("\\n", "\n").replace("\\t", "\t")
+
+
+def _terminator(text: str) -> bytes:
+    if not text:
+        raise ValueError("the end of a line, such as %0D%0A or \\n")
+    return _marks(text).encode()
+
+
+def _delimiter(text: str) -> str:
+    text = _marks(text)
+    if not 1 <= len(text) <= 3 or "\r" in text or "\n" in text:
+        raise ValueError("one to three characters other than line ends")
+    return text
+
+
+def _quote(text: str) -> str:
+    if len(text) > 1 or not text.isascii() or text in ("\r", "\n", "\0"):
+        raise ValueError("one ASCII character, or nothing to use backslashes instead")
+    return text
+
+
+def _always(wanted: bool, why: str) -> Callable[[str], bool]:
+    def read(text: str) -> bool:
+        if _boolean(text) is not wanted:
+            raise ValueError(f"{str(wanted).lower()}: {why}")
+        return wanted
+
+    return read
+
+
+def _atomicity(text: str) -> str:
+    # Both hold: a table's transaction is never cut into two files.
+    if text not in ("none", "table"):
+        raise ValueError("none or table")
+    return text
+
+
+_CANAL, _CSV = (MessageProtocol.CANAL_JSON,), (MessageProtocol.CSV,)
+_BOTH = (MessageProtocol.CANAL_JSON, MessageProtocol.CSV)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    read: Callable[[str], Any]
+    protocols: tuple[MessageProtocol, ...] = _BOTH
+    is_for_blackhole: bool = True
+
+
+_PARAMETERS: Mapping[str, _Parameter] = {
+    "protocol": _Parameter(_protocol),
+    "enable-tidb-extension": _Parameter(_boolean, _CANAL),
+    "content-compatible": _Parameter(_boolean, _CANAL),
+    "only-output-updated-columns": _Parameter(_boolean, _CANAL),
+    "delete-only-output-handle-key-columns": _Parameter(_boolean, _CANAL),
+    "terminator": _Parameter(_terminator),
+    "delimiter": _Parameter(_delimiter, _CSV),
+    "quote": _Parameter(_quote, _CSV),
+    "null": _Parameter(str, _CSV),
+    "include-commit-ts": _Parameter(_boolean, _CSV),
+    "output-old-value": _Parameter(_boolean, _CSV),
+    "binary-encoding-method": _Parameter(_word(BinaryEncoding), _CSV),
+    "output-field-header": _Parameter(_boolean, _CSV),
+    "flush-interval": _Parameter(_duration),
+    "file-size": _Parameter(_clamped(1 << 10, 512 << 20), is_for_blackhole=False),
+    "date-separator": _Parameter(_word(DateSeparator), is_for_blackhole=False),
+    "enable-partition-separator": _Parameter(
+        _always(True, "rows of several partitions would stand in one folder out of commit order"),
+        is_for_blackhole=False,
+    ),
+    "file-index-digit": _Parameter(_index_digits, is_for_blackhole=False),
+    "output-raw-change-event": _Parameter(_boolean, is_for_blackhole=False),
+    "output-column-id": _Parameter(_boolean, is_for_blackhole=False),
+    "worker-count": _Parameter(_positive(512)),
+    "transaction-atomicity": _Parameter(_atomicity),
+}
+
+_REFUSED: Mapping[str, str] = {
+    "flush-concurrency": "a file is written in one piece",
+    "file-expiration-days": "files are kept until you delete them",
+    "file-cleanup-cron-spec": "files are kept until you delete them",
+    "output-handle-key": "csv records have no such column",
+    "use-table-id-as-path": "folders carry the table's name",
+    "spool-disk-quota": "batches are kept in the changefeed's own data folder",
+    "spool-base-dir": "batches are kept in the changefeed's own data folder",
+    "max-message-bytes": "it is for message queues",
+    "max-batch-size": "it is for message queues",
+    "large-message-handle-option": "it is for message queues",
+    "partition-num": "it is for message queues",
+    "compression": "files are written as they are",
+}
+
+_OTHER_SCHEMES = (
+    "kafka", "kafka+ssl", "pulsar", "pulsar+ssl", "mysql", "mysql+ssl", "tidb", "tidb+ssl", "s3", "gcs", "gs", "azblob",
+    "azure", "tikv",
+)  # fmt: skip
+
+_SECRETS = re.compile(r"(?i)(key|secret|token|password|passwd|credential|sas|ca$|cert$)")
+
+
+def _scheme(text: str, uri: str) -> Scheme:
+    known = [scheme.value for scheme in Scheme]
+    if text.lower() in known:
+        return Scheme(text.lower())
+    if text.lower() in _OTHER_SCHEMES:
+        raise SinkUriError(
+            f"sinks of scheme {text!r} are not supported yet. Use file:///folder?protocol=canal-json, or blackhole://."
+        )
+    if not text:
+        raise SinkUriError(
+            f"the sink URI {safe_uri(uri)} has no scheme. Write file:///folder?protocol=canal-json, or blackhole://."
+        )
+    raise SinkUriError(
+        f"unknown scheme {text!r} in the sink URI. Known are blackhole and file.{_suggestion(text.lower(), known)}"
+    )
+
+
+def _given(query: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        if name in given:
+            raise SinkUriError(f"sink URI parameter {name!r} is given twice. Keep one of them.")
+        given[name] = text
+    return given
+
+
+def _read(name: str, text: str, scheme: Scheme) -> Any:
+    if name in _REFUSED:
+        raise SinkUriError(f"sink URI parameter {name!r} is not supported: {_REFUSED[name]}. Take it out.")
+    parameter = _PARAMETERS.get(name)
+    if parameter is None:
+        hint = _suggestion(name, _PARAMETERS) or f" Known are {', '.join(sorted(_PARAMETERS))}."
+        raise SinkUriError(f"unknown sink URI parameter {name!r}.{hint}")
+    if scheme is Scheme.BLACKHOLE and not parameter.is_for_blackhole:
+        raise SinkUriError(
+            f"sink URI parameter {name!r} means nothing to a blackhole, which writes no files. Take it out."
+        )
+    try:
+        return parameter.read(text)
+    except ValueError as wanted:
+        shown = repr(text) if not _SECRETS.search(name) else "this value"
+        end = "" if str(wanted).endswith((".", "?")) else "."
+        raise SinkUriError(f"sink URI parameter {name!r} is {shown}; it must be {wanted}{end}") from None
+
+
+def _check_protocol_options(given: Mapping[str, str], protocol: MessageProtocol | None) -> None:
+    for name in given:
+        fits = _PARAMETERS[name].protocols
+        if fits != _BOTH and protocol not in fits:
+            raise SinkUriError(
+                f"sink URI parameter {name!r} belongs to protocol {fits[0].value}, not to "
+                f"{protocol.value if protocol else 'a sink without one'}. Take it out, or change the protocol."
+            )
+
+
+def _path(host: str, path: str) -> str:
+    if host not in ("", "localhost"):
+        raise SinkUriError(
+            f"the sink URI of files names {host!r} where a host would stand. Give an absolute folder: file:///folder/…"
+        )
+    path = unquote(path)
+    if not path.strip("/") or "\0" in path:
+        raise SinkUriError("the sink URI of files names no folder. Give an absolute one: file:///folder/…")
+    return "/" + path.strip("/")
+
+
+def _build(scheme: Scheme, protocol: MessageProtocol | None, values: Mapping[str, Any]) -> SinkConfig:
+    def take(**names: str) -> dict[str, Any]:
+        return {ours: values[theirs] for ours, theirs in names.items() if theirs in values}
+
+    csv = CsvOptions(
+        **take(
+            delimiter="delimiter",
+            quote="quote",
+            null="null",
+            terminator="terminator",
+            include_commit_ts="include-commit-ts",
+            output_old_value="output-old-value",
+            binary_encoding="binary-encoding-method",
+            output_field_header="output-field-header",
+        )
+    )
+    if csv.quote and csv.quote in csv.delimiter:
+        raise SinkUriError(
+            f"sink URI parameters 'quote' and 'delimiter' share the character {csv.quote!r}. Choose two."
+        )
+    canal_json = CanalJsonOptions(
+        **take(
+            enable_tidb_extension="enable-tidb-extension",
+            only_output_updated_columns="only-output-updated-columns",
+            delete_only_output_handle_key_columns="delete-only-output-handle-key-columns",
+            content_compatible="content-compatible",
+            terminator="terminator",
+        )
+    )
+    return SinkConfig(
+        scheme,
+        protocol=protocol,
+        canal_json=canal_json,
+        csv=csv,
+        **take(
+            path="path",
+            flush_interval_seconds="flush-interval",
+            file_size="file-size",
+            date_separator="date-separator",
+            file_index_digits="file-index-digit",
+            output_raw_change_event="output-raw-change-event",
+            output_column_id="output-column-id",
+            worker_count="worker-count",
+        ),
+    )
+
+
+def _suggestion(text: str, known: Any) -> str:
+    close = difflib.get_close_matches(text, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _hide(pair: str) -> str:
+    name, sign, value = pair.partition("=")
+    return f"{name}=xxxxx" if sign and value and _SECRETS.search(unquote(name)) else pair
