@@ -42,8 +42,8 @@ SYSTEM_SCHEMAS = frozenset(
     }
 )
 
-# The kinds that go downstream. Foreign keys do not, as with TiCDC 9.0: rows arrive in an order that is
-# right by commit-ts but that a foreign key downstream would still refuse.
+# The kinds that go downstream. Foreign keys do not, as in TiCDC 9.0.0-beta.1, whose answers are recorded
+# in our test data; later versions of it send them.
 REPLICATED = frozenset(
     {
         ActionType.CREATE_SCHEMA,
