@@ -290,6 +290,12 @@ def test_a_batch_takes_the_rows_inside_the_interval(
     assert followed.rows_of(*batch) == rows
 
 
+def test_an_interval_is_open_at_its_start_and_closed_at_its_end() -> None:
+    closed = Followed(7, Ts(10), Ts(15), Ts(10))
+    assert [ts in closed for ts in (10, 11, 15, 16)] == [False, True, True, False]
+    assert 1 << 63 in Followed(7, Ts(10), begin_ts=Ts(10))
+
+
 def test_a_multi_schema_change_tells_when_its_first_clause_was_visible() -> None:
     store = store_with(table(7, "t"))
     add, drop = int(ActionType.ADD_COLUMN), int(ActionType.DROP_COLUMN)
