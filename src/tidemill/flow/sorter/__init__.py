@@ -10,6 +10,8 @@ and has no state: what it needs to find, check and order the changes is in the d
 
 spans      which spans are followed, over which interval, and how far they are resolved
 order      many batches into one: sorted by ``(commit_ts, start_ts, key)``, each change once
+gather     rows from many places into one, in one pass
+arrowfile  what an Arrow file has around its columns
 segment    one file: how it is written, what of it is remembered, how a range of it is mapped
 slices     the description of a batch and its reader
 estimate   how many rows and bytes lie up to a ts, without reading a file

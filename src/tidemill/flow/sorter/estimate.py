@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.flow.sorter.segment import Segment, Stamps
+from tidemill.flow.sorter.order import Stamps
+from tidemill.flow.sorter.segment import Segment
 
 _Amounts = npt.NDArray[np.float64]
 

@@ -3,10 +3,14 @@
 The order is ``(commit_ts, start_ts, key)``, within sections that are never mixed (the spans of a
 segment). Most rows come in long runs that are sorted already: commit-ts alone is sorted first, and
 keys are compared only between neighbours of one transaction. Rows whose keys then turn out to be
-out of order are sorted once more, and only those.
+out of order are sorted once more, and only those. Values are not touched before the order is known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,67 +19,139 @@ import pyarrow.compute as pc
 from numba import njit
 
 from tidemill.errors import InvariantError
+from tidemill.flow.sorter.gather import Scattered
+from tidemill.model.change import RAW_CHANGE_SCHEMA
 
 Rows = npt.NDArray[np.int64]
-Offsets = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Stamps = npt.NDArray[np.uint64]
+Verdict = npt.NDArray[np.uint8]
+
+BINARY_COLUMNS = ("key", "value", "old_value")
 
 _FINE, _DISORDER, _DUPLICATE, _OTHER_TXN = 0, 1, 2, 3  # what a row is to the one before it
 
 
-def sort_unique(changes: pa.RecordBatch, bounds: Rows | None = None) -> tuple[pa.RecordBatch, Rows]:
-    """Sort each section of ``changes`` and keep one of each change; return the batch and the new bounds.
+@dataclass(frozen=True)
+class Merged:
+    """Sorted changes that still lie where they came from.
 
-    Section i is the rows ``[bounds[i], bounds[i + 1])``; without ``bounds`` all is one section. A
-    batch that is in order already comes back as it is, uncopied. Two changes of one key and
-    commit-ts that differ in anything else raise an ``InvariantError``.
+    Section i is the rows ``[bounds[i], bounds[i + 1])``. ``order`` says which row of ``parts``, counted
+    through, comes where; None where they are in order as they are.
+    """
+
+    parts: Sequence[pa.RecordBatch]
+    order: Rows | None
+    bounds: Rows
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+    def fixed(self, name: str) -> npt.NDArray[Any]:
+        """A column of numbers, in order."""
+        values = _joined(self.parts, name)
+        return values if self.order is None else values[self.order]
+
+    @cached_property
+    def binary(self) -> dict[str, Scattered]:
+        """Where the values of each binary column are, in order."""
+        return {name: Scattered.of([part.column(name) for part in self.parts], self.order) for name in BINARY_COLUMNS}
+
+    def batches(self, cuts: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """The rows between each two of ``cuts``, side by side; uncopied if they lie so already."""
+        if self.order is None and len(self.parts) == 1:
+            yield from (self.parts[0].slice(low, high - low) for low, high in pairwise(cuts))
+            return
+        fixed = {name: self.fixed(name) for name in RAW_CHANGE_SCHEMA.names if name not in BINARY_COLUMNS}
+        binary = self.binary
+        for low, high in pairwise(cuts):
+            columns = [
+                _gathered(binary[name].slice(low, high)) if name in binary else pa.array(fixed[name][low:high])
+                for name in RAW_CHANGE_SCHEMA.names
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=RAW_CHANGE_SCHEMA)
+
+
+def merge(parts: Sequence[pa.RecordBatch], bounds: Rows | None = None) -> Merged:
+    """Sort each section of ``parts``, taken one after the other, and keep one of each change.
+
+    Without ``bounds`` all is one section. Two changes of one key and commit-ts that differ in anything
+    else raise an ``InvariantError``.
     """
     if bounds is None:
-        bounds = np.array([0, len(changes)], dtype=np.int64)
-    commit, start = ts_column(changes, "commit_ts"), ts_column(changes, "start_ts")
-    offsets, data = binary_column(changes, "key")
-    order = _order_by_commit(commit, bounds)
+        bounds = np.array([0, sum(len(part) for part in parts)], dtype=np.int64)
+    index = _Index(parts, bounds)
+    order = _order_by_commit(index)
     is_sorted = order is None
     if order is None:
-        order = np.arange(len(changes), dtype=np.int64)
-    verdict = _judge(commit, start, offsets, data, order, bounds)
-    if (verdict == _DISORDER).any():
+        order = np.arange(bounds[-1], dtype=np.int64)
+    verdict = index.judge(order)
+    found = np.bincount(verdict, minlength=4)
+    if found[_DISORDER]:
         is_sorted = False
-        _order_ties(changes, order, verdict, bounds)
-        verdict = _judge(commit, start, offsets, data, order, bounds)
-    if (verdict == _OTHER_TXN).any():
-        _refuse_two_writers(changes, order, verdict, bounds)
-    if (verdict == _DUPLICATE).any():
+        _order_ties(index, order, verdict)
+        verdict = index.judge(order)
+        found = np.bincount(verdict, minlength=4)
+    if found[_OTHER_TXN]:
+        _refuse_two_writers(index, order, verdict)
+    if found[_DUPLICATE]:
         is_sorted = False
-        _refuse_contradictions(changes, order, verdict)
+        _refuse_contradictions(index, order, verdict)
         keep = verdict != _DUPLICATE
         bounds = np.concatenate(([0], np.cumsum(keep)))[bounds]
         order = order[keep]
-    return (changes if is_sorted else changes.take(pa.array(order))), bounds
+    return Merged(parts, None if is_sorted else order, bounds)
 
 
-def ts_column(changes: pa.RecordBatch, name: str) -> npt.NDArray[np.uint64]:
+def ts_column(changes: pa.RecordBatch, name: str) -> Stamps:
     """A column of timestamps without a copy."""
-    values: npt.NDArray[np.uint64] = changes.column(name).to_numpy(zero_copy_only=True)
+    values: Stamps = changes.column(name).to_numpy(zero_copy_only=True)
     return values
 
 
-def binary_column(changes: pa.RecordBatch, name: str) -> tuple[Offsets, npt.NDArray[np.uint8]]:
-    """Offsets (one more than rows) and bytes of a binary column without a copy."""
-    column = changes.column(name)
-    _, offsets, data = column.buffers()
-    every: Offsets
-    if offsets is None or offsets.size == 0:
-        every = np.zeros(1, dtype=np.int32)
-    elif pa.types.is_large_binary(column.type):
-        every = np.frombuffer(offsets, dtype=np.int64)
-    else:
-        every = np.frombuffer(offsets, dtype=np.int32)
-    mine = every[column.offset : column.offset + len(column) + 1]
-    return mine, np.empty(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
+class _Index:
+    """What the order depends on, of all parts together."""
+
+    def __init__(self, parts: Sequence[pa.RecordBatch], bounds: Rows) -> None:
+        self.parts = parts
+        self.bounds = bounds
+        self.commit: Stamps = _joined(parts, "commit_ts")
+        self.start: Stamps = _joined(parts, "start_ts")
+        self.key: pa.Array = pa.concat_arrays([part.column("key") for part in parts])
+
+    def judge(self, order: Rows) -> Verdict:
+        _, offsets, data = self.key.buffers()
+        places = np.frombuffer(offsets, dtype=np.int32)[self.key.offset : self.key.offset + len(self.key) + 1]
+        bytes_ = np.empty(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
+        verdict: Verdict = _judge(self.commit, self.start, places, bytes_, order, self.bounds)
+        return verdict
+
+    def runs(self, order: Rows) -> Rows:
+        """For each row of ``order`` the number of its run: rows of one section and commit-ts."""
+        commit = self.commit[order]
+        begins = np.zeros(len(order) + 1, dtype=bool)
+        begins[1:-1] = commit[1:] != commit[:-1]
+        begins[self.bounds[:-1]] = True
+        return np.cumsum(begins[:-1])
+
+    def rows(self, at: Rows) -> pa.Table:
+        return pa.Table.from_batches(self.parts).take(pa.array(at))
 
 
-def _order_by_commit(commit: npt.NDArray[np.uint64], bounds: Rows) -> Rows | None:
+def _joined(parts: Sequence[pa.RecordBatch], name: str) -> npt.NDArray[Any]:
+    columns = [part.column(name).to_numpy(zero_copy_only=True) for part in parts]
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
+def _gathered(values: Scattered) -> pa.Array:
+    data = pa.allocate_buffer(values.bytes)
+    values.copy_to(np.frombuffer(data, dtype=np.uint8))
+    offsets = pa.py_buffer(values.offsets().astype(np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(values.length), [None, offsets, data])
+
+
+def _order_by_commit(index: _Index) -> Rows | None:
     """The stable order of each section by commit-ts; None where all of them are in it already."""
+    commit, bounds = index.commit, index.bounds
     descents = np.flatnonzero(commit[1:] < commit[:-1]) + 1
     sections = np.searchsorted(bounds, descents, side="right") - 1
     inside = bounds[sections] != descents  # the first row of a section may be below the last of the one before
@@ -112,15 +188,6 @@ def _judge(commit, start, offsets, data, order, bounds):  # type: ignore[no-unty
     return verdict
 
 
-def _runs(changes: pa.RecordBatch, order: Rows, bounds: Rows) -> Rows:
-    """For each row of ``order`` the number of its run: rows of one section and commit-ts."""
-    commit = ts_column(changes, "commit_ts")[order]
-    begins = np.zeros(len(order) + 1, dtype=bool)
-    begins[1:-1] = commit[1:] != commit[:-1]
-    begins[bounds[:-1]] = True
-    return np.cumsum(begins[:-1])
-
-
 def _rows_of_marked_runs(runs: Rows, marked: npt.NDArray[np.bool_]) -> Rows:
     """Positions of all rows in a run that has a marked row."""
     is_marked = np.zeros(runs[-1] + 1, dtype=bool)
@@ -128,61 +195,44 @@ def _rows_of_marked_runs(runs: Rows, marked: npt.NDArray[np.bool_]) -> Rows:
     return np.flatnonzero(is_marked[runs])
 
 
-def _order_ties(changes: pa.RecordBatch, order: Rows, verdict: npt.NDArray[np.uint8], bounds: Rows) -> None:
+def _order_ties(index: _Index, order: Rows, verdict: Verdict) -> None:
     """Sort, in place, the runs of one commit-ts in which some row is out of order."""
-    runs = _runs(changes, order, bounds)
+    runs = index.runs(order)
     at = _rows_of_marked_runs(runs, verdict == _DISORDER)
     rows = order[at]
-    ties = pa.table(
-        {
-            "run": runs[at],
-            "start_ts": ts_column(changes, "start_ts")[rows],
-            "key": changes.column("key").take(pa.array(rows)),
-        }
-    )
-    keys = [("run", "ascending"), ("start_ts", "ascending"), ("key", "ascending")]
-    order[at] = rows[pc.sort_indices(ties, sort_keys=keys).to_numpy()]
+    ties = pa.table({"run": runs[at], "start_ts": index.start[rows], "key": index.key.take(pa.array(rows))})
+    by = [("run", "ascending"), ("start_ts", "ascending"), ("key", "ascending")]
+    order[at] = rows[pc.sort_indices(ties, sort_keys=by).to_numpy()]
 
 
-def _refuse_two_writers(changes: pa.RecordBatch, order: Rows, verdict: npt.NDArray[np.uint8], bounds: Rows) -> None:
+def _refuse_two_writers(index: _Index, order: Rows, verdict: Verdict) -> None:
     """Where several transactions share a commit-ts, see that no key was written by two of them."""
-    runs = _runs(changes, order, bounds)
+    runs = index.runs(order)
     at = _rows_of_marked_runs(runs, verdict == _OTHER_TXN)
-    rows, run = order[at], runs[at]
-    keys = changes.column("key").take(pa.array(rows))
-    by_key = pc.sort_indices(
-        pa.table({"run": run, "key": keys}), sort_keys=[("run", "ascending"), ("key", "ascending")]
-    ).to_numpy()
-    keys = keys.take(pa.array(by_key))
-    start = ts_column(changes, "start_ts")[rows][by_key]
+    ties = pa.table({"run": runs[at], "key": index.key.take(pa.array(order[at]))})
+    by_key = pc.sort_indices(ties, sort_keys=[("run", "ascending"), ("key", "ascending")]).to_numpy()
+    rows, run = order[at][by_key], runs[at][by_key]
+    keys, start = index.key.take(pa.array(rows)), index.start[rows]
     same_key = pc.equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)
-    clash = same_key & (run[by_key][1:] == run[by_key][:-1]) & (start[1:] != start[:-1])
+    clash = same_key & (run[1:] == run[:-1]) & (start[1:] != start[:-1])
     if clash.any():
-        _refuse(changes, rows[by_key][1:][clash][0], "two transactions")
+        _refuse(index, rows[1:][clash][0], "two transactions")
 
 
-def _refuse_contradictions(changes: pa.RecordBatch, order: Rows, verdict: npt.NDArray[np.uint8]) -> None:
+def _refuse_contradictions(index: _Index, order: Rows, verdict: Verdict) -> None:
     """A change that came twice must have come the same both times."""
     at = np.flatnonzero(verdict == _DUPLICATE)
-    second, first = changes.take(pa.array(order[at])), changes.take(pa.array(order[at - 1]))
-    if second.equals(first):
-        return
+    second, first = index.rows(order[at]), index.rows(order[at - 1])
     for name in ("op", "value", "old_value"):
-        differ = pc.not_equal(second.column(name), first.column(name)).to_numpy(zero_copy_only=False)
+        differ = pc.not_equal(second.column(name), first.column(name)).to_numpy()
         if differ.any():
-            _refuse(changes, order[at][differ][0], f"two deliveries that differ in {name}")
+            _refuse(index, order[at][differ][0], f"two deliveries that differ in {name}")
 
 
-def _refuse(changes: pa.RecordBatch, row: int, found: str) -> None:
-    key: bytes = changes.column("key")[int(row)].as_py()
-    commit_ts = int(ts_column(changes, "commit_ts")[row])
+def _refuse(index: _Index, row: int, found: str) -> None:
+    key: bytes = index.key[int(row)].as_py()
     raise InvariantError(
-        f"cannot order the changes of key {key.hex()} at commit-ts {commit_ts}: found {found}, where key and "
-        "commit-ts name one change. Nothing of this batch was written downstream. Restart to pull it again "
+        f"cannot order the changes of key {key.hex()} at commit-ts {index.commit[row]}: found {found}, where key "
+        "and commit-ts name one change. Nothing of this batch was written downstream. Restart to pull it again "
         "from the checkpoint; if it comes back, report it with the store's version."
     )
-
-
-def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of many; the only one there is comes back uncopied."""
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -20,23 +20,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.errors import DataDirError, SegmentCorruptError
-from tidemill.flow.sorter.order import Rows, binary_column, concat, sort_unique, ts_column
+from tidemill.flow.sorter.arrowfile import ALIGNMENT, frame
+from tidemill.flow.sorter.gather import Scattered
+from tidemill.flow.sorter.order import BINARY_COLUMNS, Rows, Stamps, merge
 from tidemill.model.change import RAW_CHANGE_SCHEMA
 
 BLOCK_BYTES = 1 << 16  # what one checksum covers
 SAMPLE_ROWS = 1 << 10
 
 _FIXED = {"start_ts": 8, "commit_ts": 8, "op": 1}  # column and its width
-_BINARY = ("key", "value", "old_value")
-_ROW_BYTES = sum(_FIXED.values()) + 4 * len(_BINARY)  # of a row with empty key and values
-
-Stamps = npt.NDArray[np.uint64]
+_ROW_BYTES = sum(_FIXED.values()) + 4 * len(BINARY_COLUMNS)  # of a row with empty key and values
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Layout:
     path: str
     file_bytes: int
     fixed: tuple[int, ...]  # of _FIXED
-    offsets: tuple[int, ...]  # of _BINARY
+    offsets: tuple[int, ...]  # of BINARY_COLUMNS
     data: tuple[int, ...]
 
 
@@ -92,7 +92,7 @@ class Segment:
     section_sample: Rows
     row: Rows  # per sample, and one more: the number of rows
     ts: Stamps  # per sample
-    data_at: tuple[Rows, ...]  # per column of _BINARY, per sample and one more: offset into its data
+    data_at: tuple[Rows, ...]  # per column of BINARY_COLUMNS, per sample and one more: offset into its data
     crc32: npt.NDArray[np.uint32]
 
     @property
@@ -191,6 +191,13 @@ class MappedSegment:
         at = self._layout.fixed[1] + low * 8
         return np.frombuffer(self._checked(at, at + 8 * (high - low)), dtype=np.uint64)
 
+    def bytes_before(self, low: int, high: int) -> Rows:
+        """For each of rows ``[low, high)``, and one more, the bytes of keys and values in all rows before it."""
+        begins = _fixed_ranges(self._layout, low, high)[len(_FIXED) :]
+        offsets = [np.frombuffer(self._checked(begin, end), dtype=np.int32) for begin, end in begins]
+        total: Rows = np.sum(offsets, axis=0, dtype=np.int64)
+        return total
+
     def rows(self, low: int, high: int) -> pa.RecordBatch:
         """Rows ``[low, high)``, without a copy."""
         columns = [
@@ -232,64 +239,105 @@ def write_segment(path: Path, spans: Sequence[tuple[int, Sequence[pa.RecordBatch
     Every span given must have a row. Rows of all together must stay below 2 GiB a column.
     """
     counts = [sum(len(batch) for batch in batches) for _, batches in spans]
-    changes, bounds = sort_unique(
-        concat([batch for _, batches in spans for batch in batches]),
-        np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
-    )
+    bounds = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    changes = merge([batch for _, batches in spans for batch in batches], bounds)
+    fixed = [changes.fixed(name) for name in _FIXED]
+    binary = [changes.binary[name] for name in BINARY_COLUMNS]
+    offsets = [values.offsets() for values in binary]
+    unfinished = path.with_suffix(".tmp")
     try:
-        layout, crc32 = _write_file(path, changes)
+        with unfinished.open("wb") as file:
+            layout, crc32 = _write(file, str(path), fixed, binary, offsets)
+        unfinished.replace(path)
     except OSError as error:
         raise DataDirError(
             f"cannot write segment {path}: {error.strerror or error}. Nothing is lost: free space or give rights "
             "there, or choose another --data-dir, and start again; the changes are pulled again from the checkpoint."
         ) from error
-    return _remember(layout, crc32, changes, bounds, [span_id for span_id, _ in spans])
-
-
-def _write_file(path: Path, changes: pa.RecordBatch) -> tuple[Layout, npt.NDArray[np.uint32]]:
-    unfinished = path.with_suffix(".tmp")
-    with pa.OSFile(str(unfinished), "wb") as sink, pa.ipc.new_file(sink, RAW_CHANGE_SCHEMA) as writer:
-        writer.write_batch(changes)
-    with pa.memory_map(str(unfinished)) as file:
-        whole = file.read_buffer()
-    written = pa.ipc.open_file(whole).get_batch(0)
-    buffers = {name: [_place(b, whole) for b in written.column(name).buffers()] for name in RAW_CHANGE_SCHEMA.names}
-    layout = Layout(
-        path=str(path),
-        file_bytes=whole.size,
-        fixed=tuple(buffers[name][1] for name in _FIXED),
-        offsets=tuple(buffers[name][1] for name in _BINARY),
-        data=tuple(buffers[name][2] for name in _BINARY),
-    )
-    view = memoryview(whole)
-    blocks = [zlib.crc32(view[at : at + BLOCK_BYTES]) for at in range(0, whole.size, BLOCK_BYTES)]
-    os.replace(unfinished, path)
-    return layout, np.array(blocks, dtype=np.uint32)
-
-
-def _remember(
-    layout: Layout, crc32: npt.NDArray[np.uint32], changes: pa.RecordBatch, bounds: Rows, span_ids: Sequence[int]
-) -> Segment:
-    commit = ts_column(changes, "commit_ts")
-    samples = [np.arange(low, high, SAMPLE_ROWS) for low, high in pairwise(bounds)]
-    row = np.append(np.concatenate(samples), bounds[-1])
-    offsets = [binary_column(changes, name)[0] for name in _BINARY]
+    commit: Stamps = fixed[1]
+    samples = [np.arange(low, high, SAMPLE_ROWS) for low, high in pairwise(changes.bounds)]
+    row = np.append(np.concatenate(samples), changes.bounds[-1])
     return Segment(
         layout=layout,
-        span_ids=np.array(span_ids, dtype=np.int64),
-        first_ts=commit[bounds[:-1]],
-        last_ts=commit[bounds[1:] - 1],
+        span_ids=np.array([span_id for span_id, _ in spans], dtype=np.int64),
+        first_ts=commit[changes.bounds[:-1]],
+        last_ts=commit[changes.bounds[1:] - 1],
         section_sample=np.concatenate(([0], np.cumsum([len(s) for s in samples]))),
         row=row,
         ts=commit[row[:-1]],
-        data_at=tuple((each[row] - each[0]).astype(np.int64) for each in offsets),
+        data_at=tuple(each[row] for each in offsets),
         crc32=crc32,
     )
 
 
-def _place(buffer: pa.Buffer | None, file: pa.Buffer) -> int:
-    """Where a mapped buffer lies in its file; an absent or empty one lies anywhere."""
-    return 0 if buffer is None or buffer.size == 0 else int(buffer.address - file.address)
+def _write(
+    file: BinaryIO, path: str, fixed: Sequence[npt.NDArray[Any]], binary: Sequence[Scattered], offsets: Sequence[Rows]
+) -> tuple[Layout, npt.NDArray[np.uint32]]:
+    """Write the frame and, in it, column by column; values are gathered on the way."""
+    rows = len(fixed[0])
+    sizes = [column.nbytes for column in fixed]
+    for places in offsets:
+        sizes += [4 * (rows + 1), int(places[-1])]
+    around = frame(rows, sizes)
+    to = _BlockWriter(file)
+    to.write(np.frombuffer(around.head, dtype=np.uint8))
+    for column in fixed:
+        to.write(column.view(np.uint8))
+        to.align()
+    for values, places in zip(binary, offsets, strict=True):
+        to.write(places.astype(np.int32).view(np.uint8))
+        to.align()
+        to.gather(values)
+        to.align()
+    to.write(np.frombuffer(around.tail, dtype=np.uint8))
+    crc32 = to.finish()
+    layout = Layout(path, to.written, around.places[: len(fixed)], around.places[3::2], around.places[4::2])
+    return layout, crc32
+
+
+class _BlockWriter:
+    """Writes through one piece of memory, small enough to stay in the cache, and sums up each block."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._memory = np.empty(16 * BLOCK_BYTES, dtype=np.uint8)
+        self._used = 0
+        self._crc32: list[int] = []
+        self.written = 0
+
+    def write(self, data: npt.NDArray[np.uint8]) -> None:
+        at = 0
+        while at < data.size:
+            count = min(data.size - at, self._memory.size - self._used)
+            self._memory[self._used : self._used + count] = data[at : at + count]
+            at += count
+            self._take(count)
+
+    def gather(self, values: Scattered) -> None:
+        row = skip = 0
+        while row < len(values.length):
+            count, row, skip = values.copy_to(self._memory[self._used :], row, skip)
+            self._take(count)
+
+    def align(self) -> None:
+        self.write(np.zeros(-(self.written + self._used) % ALIGNMENT, dtype=np.uint8))
+
+    def finish(self) -> npt.NDArray[np.uint32]:
+        """Write what is left; return the checksum of every block."""
+        self._flush()
+        return np.array(self._crc32, dtype=np.uint32)
+
+    def _take(self, count: int) -> None:
+        self._used += count
+        if self._used == self._memory.size:
+            self._flush()
+
+    def _flush(self) -> None:
+        full = self._memory[: self._used]
+        self._crc32 += [zlib.crc32(full.data[at : at + BLOCK_BYTES]) for at in range(0, self._used, BLOCK_BYTES)]
+        self._file.write(full.data)
+        self.written += self._used
+        self._used = 0
 
 
 def _fixed_ranges(layout: Layout, low: int, high: int) -> list[tuple[int, int]]:

@@ -10,13 +10,15 @@ row is read once.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
-from tidemill.flow.sorter.order import binary_column, concat, sort_unique, ts_column
+from tidemill.flow.sorter.order import Rows, Stamps, merge
 from tidemill.flow.sorter.segment import SAMPLE_ROWS, MappedSegment, SegmentSlice
 
+_COLUMN_BYTES = 1 << 30  # an Arrow binary column ends at twice that
 _WINDOW_BATCHES = 4  # a merge takes about so many batches' rows at once
 
 
@@ -31,7 +33,7 @@ class SpanSlices:
 
 
 def read_slices(
-    slices: SpanSlices, batch_rows: int = 65536, batch_bytes: int = 32 << 20, column_bytes: int = 1 << 30
+    slices: SpanSlices, batch_rows: int = 65536, batch_bytes: int = 32 << 20, column_bytes: int = _COLUMN_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """Every change of ``slices`` once, in the order ``(commit_ts, start_ts, key)``. Runs on executors.
 
@@ -63,14 +65,16 @@ def _clusters(slices: Sequence[SegmentSlice], batch_rows: int) -> Iterator[list[
 
 
 def _read_alone(alone: SegmentSlice, batch_rows: int, batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """One slice, uncopied. Rows beyond the first step are mapped and checked as they are reached."""
+    """One slice, uncopied; rows are checked as they are reached."""
     file = MappedSegment(alone.layout, alone.sums)
-    commit = file.commit_ts(alone.row_low, alone.row_high)
-    low = 0
-    while low < len(commit):
-        high = _end_of_batch(commit, low, batch_rows)
-        yield from _cut(file.rows(alone.row_low + low, alone.row_low + high), batch_rows, batch_bytes)
-        low = high
+    cuts = _cuts(
+        file.commit_ts(alone.row_low, alone.row_high),
+        file.bytes_before(alone.row_low, alone.row_high),
+        batch_rows,
+        batch_bytes,
+    )
+    for low, high in pairwise(cuts):
+        yield file.rows(alone.row_low + low, alone.row_low + high)
 
 
 def _read_merged(
@@ -81,14 +85,15 @@ def _read_merged(
     commits = [f.commit_ts(s.row_low, s.row_high) for f, s in zip(files, cluster, strict=True)]
     at = [0] * len(cluster)
     for end_ts in _window_ends(cluster, batch_rows * _WINDOW_BATCHES):
-        parts = []
+        parts: list[pa.RecordBatch] = []
         for i, (file, commit) in enumerate(zip(files, commits, strict=True)):
             low, high = at[i], at[i] + int(np.searchsorted(commit[at[i] :], np.uint64(end_ts), side="right"))
             if low < high:
                 parts.append(file.rows(cluster[i].row_low + low, cluster[i].row_low + high))
             at[i] = high
-        for part in _merge(parts, column_bytes):
-            yield from _cut(part, batch_rows, batch_bytes)
+        merged = merge(parts)
+        size: Rows = np.sum([values.offsets() for values in merged.binary.values()], axis=0)
+        yield from merged.batches(_cuts(merged.fixed("commit_ts"), size, batch_rows, batch_bytes, column_bytes))
 
 
 def _window_ends(cluster: Sequence[SegmentSlice], window_rows: int) -> Iterator[int]:
@@ -102,44 +107,35 @@ def _window_ends(cluster: Sequence[SegmentSlice], window_rows: int) -> Iterator[
     yield last_ts
 
 
-def _merge(parts: Sequence[pa.RecordBatch], column_bytes: int) -> Iterator[pa.RecordBatch]:
-    if sum(part.nbytes for part in parts) <= column_bytes:
-        if parts:
-            yield sort_unique(concat(parts))[0]
-        return
-    wide = pa.schema([f.with_type(pa.large_binary()) if f.type == pa.binary() else f for f in parts[0].schema])
-    merged, _ = sort_unique(concat([part.cast(wide) for part in parts]))
-    size = _bytes_before(merged)
-    low = 0
-    while low < len(merged):
-        high = max(low + 1, int(np.searchsorted(size, size[low] + column_bytes, side="right")) - 1)
-        # Through take, since a cast of a slice would keep offsets that are too wide.
-        yield merged.slice(low, high - low).take(pa.array(np.arange(high - low))).cast(parts[0].schema)
-        low = high
+def _cuts(
+    commit: Stamps, size: Rows, batch_rows: int, batch_bytes: int, column_bytes: int = _COLUMN_BYTES
+) -> list[int]:
+    """Where to cut rows into batches: at 0, between two commit-ts, and at the end.
+
+    ``size`` is, for each row and one more, the bytes of keys and values before it.
+    """
+    cuts = [0]
+    while cuts[-1] < len(commit):
+        low = cuts[-1]
+        left = len(commit) - low
+        even = -(-left // -(-left // batch_rows))  # so that the last one is not a small rest
+        high = _end_of_batch(commit, low, max(1, min(even, _fitting(size, low, batch_bytes))))
+        while size[high] - size[low] > column_bytes and high - low > 1:
+            low = min(high - 1, low + max(1, _fitting(size, low, column_bytes)))
+            cuts.append(low)
+        cuts.append(high)
+    return cuts
 
 
-def _cut(changes: pa.RecordBatch, batch_rows: int, batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Slices of about ``batch_rows`` and ``batch_bytes`` at most, cut between two commit-ts."""
-    commit, size = ts_column(changes, "commit_ts"), _bytes_before(changes)
-    low = 0
-    while low < len(changes):
-        fitting = int(np.searchsorted(size, size[low] + batch_bytes, side="right")) - 1 - low
-        high = _end_of_batch(commit, low, max(1, min(batch_rows, fitting)))
-        yield changes.slice(low, high - low)
-        low = high
+def _fitting(size: Rows, low: int, max_bytes: int) -> int:
+    """How many rows from ``low`` on have together no more than so many bytes."""
+    return int(np.searchsorted(size, size[low] + max_bytes, side="right")) - 1 - low
 
 
-def _end_of_batch(commit: "np.ndarray[tuple[int], np.dtype[np.uint64]]", low: int, rows: int) -> int:
+def _end_of_batch(commit: Stamps, low: int, rows: int) -> int:
     """The last end at most ``rows`` behind ``low`` that cuts no commit-ts; else the first one after."""
     high = low + rows
     if high >= len(commit):
         return len(commit)
     before = int(np.searchsorted(commit[low:high], commit[high])) + low
     return before if before > low else low + int(np.searchsorted(commit[low:], commit[high], side="right"))
-
-
-def _bytes_before(changes: pa.RecordBatch) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """For each row, and one more, the bytes of keys and values of all rows before it."""
-    columns = [binary_column(changes, name)[0] for name in ("key", "value", "old_value")]
-    total: np.ndarray[tuple[int], np.dtype[np.int64]] = np.sum(columns, axis=0, dtype=np.int64)
-    return total
