@@ -264,7 +264,7 @@ def present(column: ColumnInfo, cell: bytes, zone: str) -> Any:
     if kind in INTEGERS or kind is T.YEAR:
         return integer(cell, signed=kind is T.YEAR or not column.is_unsigned)
     if kind in STRINGS:
-        return cell if column.is_binary else cell.decode()
+        return cell if column.is_binary else text_of(cell, column.charset)
     if kind in (T.FLOAT, T.DOUBLE):
         return real(cell, single=kind is T.FLOAT)
     if kind is T.NEWDECIMAL:
@@ -283,6 +283,15 @@ def present(column: ColumnInfo, cell: bytes, zone: str) -> Any:
     if kind is T.SET and number >> len(column.elems):
         raise Undecodable("set")
     return number
+
+
+def text_of(cell: bytes, charset: str) -> str:
+    try:
+        return cell.decode()
+    except UnicodeDecodeError:
+        if charset != "latin1":
+            raise
+    return "".join(bytes([b]).decode("cp1252", "ignore") or chr(b) for b in cell)
 
 
 def integer(cell: bytes, *, signed: bool) -> int:

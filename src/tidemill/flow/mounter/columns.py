@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.errors import InvariantError
-from tidemill.flow.mounter import documents, handles, legacy, numbers, split, strings, times
+from tidemill.flow.mounter import checksums, documents, handles, legacy, numbers, split, strings, times
 from tidemill.flow.mounter.defaults import Fill, fill_of
 from tidemill.flow.mounter.floats import powers_of_ten
 from tidemill.flow.mounter.kernel import OK, Bytes, Ints, failure, u64
@@ -30,6 +30,7 @@ REASONS: dict[int, str] = {
     **documents.REASONS,
     **handles.REASONS,
     **legacy.REASONS,
+    **checksums.REASONS,
     SET_BEYOND_ELEMENTS: "the set has a member beyond its list of elements",
     BAD_DEFAULT: "the row has no value for it, and its original default is none of its type",
 }
@@ -156,9 +157,23 @@ class TextBuilder(ColumnBuilder):
         failed = strings.gather(
             data, start, length, count, text, is_filled, self._out, self._ends, self._valid, at, self._used
         )
-        if failed == OK and not self.column.is_binary:
-            return strings.check_text(self._out, begin, self._ends, at, count)
+        if failed != OK or self.column.is_binary:
+            return failed
+        failed = strings.check_text(self._out, begin, self._ends, at, count)
+        if failed != OK and self.column.charset == "latin1":
+            self._from_latin1(begin, at, count)
+            return OK
         return failed
+
+    def _from_latin1(self, begin: int, at: int, count: int) -> None:
+        size = int(self._used[0]) - begin
+        target = np.empty(3 * size, np.uint8)
+        upper = strings.LATIN1_UPPER
+        converted = strings.latin1_to_utf8(self._out, begin, self._ends, at, count, upper, target)
+        self._used[0] = begin
+        self._make_room(converted, at, count)
+        self._out[begin : begin + converted] = target[:converted]
+        self._used[0] = begin + converted
 
     def _make_room(self, size: int, at: int, count: int) -> None:
         needed = int(self._used[0]) + size

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import InvariantError, RowUndecodableError
-from tidemill.flow.mounter import handles, legacy, split
+from tidemill.flow.mounter import checksums, handles, legacy, split
 from tidemill.flow.mounter.columns import REASONS, ColumnBuilder, IntegerBuilder, builder_for
 from tidemill.flow.mounter.kernel import OK, Bytes, Ints, Longs
 from tidemill.flow.mounter.strings import take_from_handle
@@ -26,11 +26,14 @@ _ROW_STRIDE = 16  # keeps the columns of a block out of each other's cache lines
 _ARROW_LIMIT = (1 << 31) - 1
 
 
-def mount(table: TableInfo, physical_id: int, changes: pa.RecordBatch, zone: str = "UTC") -> RowBatch:
+def mount(
+    table: TableInfo, physical_id: int, changes: pa.RecordBatch, zone: str = "UTC", *, verify: bool = False
+) -> RowBatch:
     """Decode ``changes`` (RAW_CHANGE_SCHEMA, of ``physical_id`` only, sorted) with ``table``.
 
     A change with neither a value nor an old value is no row and is left out. TIMESTAMPs are given in
-    ``zone``. Raises RowUndecodableError for the first row that the schema does not explain.
+    ``zone``. With ``verify``, rows that carry a checksum of their bytes are compared with it. Raises
+    RowUndecodableError for the first row that the schema does not explain.
     """
     keys, values, old_values = (_Cells.of(changes.column(name)) for name in ("key", "value", "old_value"))
     has_new = values.sizes > 0
@@ -40,7 +43,7 @@ def mount(table: TableInfo, physical_id: int, changes: pa.RecordBatch, zone: str
     if not (has_new | has_old).all():
         kept = has_new | has_old
         op, start_ts, commit_ts = op[kept], start_ts[kept], commit_ts[kept]
-    plan = _Plan(table, physical_id)
+    plan = _Plan(table, physical_id, verify)
     table_zone = zone_table(zone)
     return RowBatch(
         table=table,
@@ -54,12 +57,12 @@ def mount(table: TableInfo, physical_id: int, changes: pa.RecordBatch, zone: str
 
 
 def mount_values(
-    table: TableInfo, physical_id: int, keys: pa.Array, values: pa.Array, zone: str = "UTC"
+    table: TableInfo, physical_id: int, keys: pa.Array, values: pa.Array, zone: str = "UTC", *, verify: bool = False
 ) -> pa.RecordBatch:
     """Decode the rows of a snapshot: binary arrays of record keys and of their values, none of them empty."""
     cells = _Cells.of(values)
     rows = np.arange(len(values))
-    return _decode(_Plan(table, physical_id), _Cells.of(keys), cells, rows, zone_table(zone))
+    return _decode(_Plan(table, physical_id, verify), _Cells.of(keys), cells, rows, zone_table(zone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,9 @@ def _numbers(array: pa.Array) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
 class _Plan:
     """What decoding takes from a table's schema, in the form that the kernels want."""
 
-    def __init__(self, table: TableInfo, physical_id: int) -> None:
+    def __init__(self, table: TableInfo, physical_id: int, verify: bool) -> None:
         self.table = table
+        self.verify = verify
         self.columns = table.stored_columns
         self.prefix = np.frombuffer(record_prefix(physical_id), np.uint8)
         self.column_of = np.full(256, -1, np.int32)
@@ -230,6 +234,11 @@ class _Block:
             self._lengths,
         )
         self._check(failed, first)
+        if plan.verify:
+            failed = checksums.check_rows(
+                values.data, values.offsets, keys.data, keys.offsets, self._rows, first, count, checksums.crc_table()
+            )
+            self._check(failed, first)
         split.measure(self._lengths, count, self._sums)
         of_handle = self._from_handles(first, count, builders) if plan.handle_columns else set()
         sums = self._sums.tolist()
@@ -240,12 +249,11 @@ class _Block:
 
     def _from_handles(self, first: int, count: int, builders: list[ColumnBuilder]) -> set[int]:
         """Decode those columns of the handle that the rows leave out; return which."""
-        wanted = [k for k, (c, _) in enumerate(self._plan.handle_columns) if take_from_handle(self._lengths[c], count)]
-        if not wanted:
-            return set()
-        if not self._plan.is_common:
-            return self._from_integer_handles(first, count, builders)
-        return self._from_common_handles(first, count, builders, wanted)
+        places = enumerate(self._plan.handle_columns)
+        wanted = [k for k, (c, _) in places if take_from_handle(self._lengths[c], count)]
+        if self._plan.is_common:
+            return self._from_common_handles(first, count, builders, wanted)
+        return self._from_integer_handles(first, count, builders) if wanted else set()
 
     def _from_integer_handles(self, first: int, count: int, builders: list[ColumnBuilder]) -> set[int]:
         column = self._plan.handle_columns[0][0]
@@ -262,6 +270,7 @@ class _Block:
     def _from_common_handles(
         self, first: int, count: int, builders: list[ColumnBuilder], wanted: list[int]
     ) -> set[int]:
+        """Handles are read also where nothing is wanted of them: a bad one is refused whatever its neighbours need."""
         keys, plan = self._keys, self._plan
         rows = self._rows[first : first + count]
         cells = np.empty(int((keys.offsets[rows + 1] - keys.offsets[rows]).sum()), np.uint8)

@@ -1,8 +1,11 @@
 """Strings and bytes: one gather per column and block, and a check that text is UTF-8.
 
-TiDB keeps text of every character set as UTF-8 (also gbk, gb18030 and latin1), so nothing is
-converted. Arrow promises its readers valid UTF-8, so what is not is refused.
+TiDB keeps text of every character set as UTF-8, also gbk and gb18030, so nothing is converted. Arrow
+promises its readers valid UTF-8, so what is not is refused. The exception is latin1, where TiDB stores
+whatever the client sent: mostly UTF-8, but bytes of latin1 from clients that speak it.
 """
+
+import numpy as np
 
 from tidemill.flow.mounter.kernel import (
     MISSING,
@@ -20,6 +23,9 @@ from tidemill.flow.mounter.kernel import (
 )
 
 NOT_UTF8 = 32
+
+# MySQL's latin1 is cp1252, and the five bytes that cp1252 leaves open stand for themselves.
+LATIN1_UPPER = np.array([ord(bytes([b]).decode("cp1252", "ignore") or chr(b)) for b in range(0x80, 0xA0)], np.int64)
 
 REASONS = {NOT_UTF8: "the text is not valid UTF-8"}
 
@@ -67,6 +73,43 @@ def check_text(out: Bytes, begin: int, ends: Ints, at: int, count: int) -> int:
             return failure(i, NOT_UTF8)
         position = after
     return OK
+
+
+@kernel
+def latin1_to_utf8(out: Bytes, begin: int, ends: Ints, at: int, count: int, upper: Longs, target: Bytes) -> int:
+    """Copy the strings just gathered to ``target``, those that are not UTF-8 read as latin1; return the bytes used.
+
+    ``ends`` is changed to match, as if ``target`` were put back at ``out[begin]``. ``upper`` holds the
+    characters 0x80 to 0x9F; ``target`` has room for three bytes per byte.
+    """
+    to = 0
+    position = begin
+    for i in range(count):
+        after = i64(ends[at + i])
+        if is_utf8(out, position, after):
+            copy(target, to, out, position, after - position)
+            to += after - position
+        else:
+            for k in range(position, after):
+                rune = i64(out[k])
+                if rune < 0x80:
+                    target[to] = rune
+                    to += 1
+                    continue
+                if rune < 0xA0:
+                    rune = upper[rune - 0x80]
+                if rune < 0x800:
+                    target[to] = 0xC0 | rune >> 6
+                    to += 1
+                else:
+                    target[to] = 0xE0 | rune >> 12
+                    target[to + 1] = 0x80 | (rune >> 6 & 0x3F)
+                    to += 2
+                target[to] = 0x80 | (rune & 0x3F)
+                to += 1
+        position = after
+        ends[at + i] = begin + to
+    return to
 
 
 @kernel
