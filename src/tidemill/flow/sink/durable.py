@@ -6,7 +6,8 @@ after any of them, and every refusal of the operating system becomes a SinkError
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+import secrets
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,13 +23,14 @@ class DurableFiles:
     def __init__(self, root: str) -> None:
         self.root = Path(root)
 
-    def write(self, path: str, chunks: Iterable[Any]) -> int:
+    def write(self, path: str, chunks: Iterable[Any], before_rename: Callable[[], None] | None = None) -> int:
         """Write bytes under a temporary name, force them to the disk, then give them their name.
 
         Returns the bytes written. The new name itself is durable after ``sync_folder``.
+        ``before_rename`` may still raise to stop it.
         """
         target = self.root / path
-        temporary = temporary_path(path)
+        temporary = _temporary(path)
         size = 0
         with _explained("write", target):
             file = self.step_open(temporary)
@@ -39,6 +41,8 @@ class DurableFiles:
                 size += len(chunk)
             with _explained("write", target):
                 self.step_sync(file)
+        if before_rename is not None:
+            before_rename()
         with _explained("write", target):
             self.step_rename(temporary, path)
         return size
@@ -122,9 +126,10 @@ class DurableFiles:
         (self.root / path).unlink(missing_ok=True)
 
 
-def temporary_path(path: str) -> str:
+def _temporary(path: str) -> str:
+    """A name of its own for each attempt: a task that was given up may still be writing."""
     folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}{TEMPORARY}")
+    return os.path.join(folder, f".{name}.{secrets.token_hex(4)}{TEMPORARY}")
 
 
 def is_temporary(name: str) -> bool:

@@ -13,8 +13,13 @@ file that is taken back.
 
 Committed is, per folder, what the last state says, else what its index file says. The state
 therefore holds only the folders not yet published and stays small however long the sink runs.
+
+A process that was killed may leave a task behind that still writes. Each FileSink therefore puts
+its own mark into the folder when it opens, targets carry the mark, and a task that finds another
+one there stops.
 """
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
@@ -48,6 +53,7 @@ class FileTarget:
     extension: str
     index_digits: int
     file_size: int
+    owner: str  # the mark of the sink that gave it
     header: bytes = b""  # opens each file
 
 
@@ -64,11 +70,20 @@ def write_files(target: FileTarget, encoded: Iterator[Encoded], files: DurableFi
         if not count:
             files.make_folder(target.directory)
         name = layout.data_file(target.first_index + count, target.index_digits, target.extension)
-        size += files.write(f"{target.directory}/{name}", chain([target.header], messages.until_full()))
+        content = chain([target.header], messages.until_full())
+        size += files.write(f"{target.directory}/{name}", content, lambda: _check_owner(target, files))
         count += 1
     if count:
         files.sync_folder(target.directory)
     return Receipt(target.directory, target.first_index, count, messages.rows, size)
+
+
+def _check_owner(target: FileTarget, files: DurableFiles) -> None:
+    if files.read(layout.OWNER) != target.owner.encode():
+        raise SinkError(
+            f"stopped writing to {files.root}: another process has taken it over. Nothing is lost: what this one had "
+            "not committed the other writes. Give each changefeed a folder of its own."
+        )
 
 
 class FileSink:
@@ -95,8 +110,10 @@ class FileSink:
         self._committed = _read_state(state)  # folder → index; complete for those below
         self._unpublished = set(self._committed)
         self._versions: dict[tuple[str, str, Ts], Ts] = {}
+        self._owner = secrets.token_hex(8)
         if state is None and start_ts is not None:
             self._check_unused(start_ts)
+        self._replace(layout.OWNER, self._owner.encode())
 
     def recover(self) -> None:
         """Bring the folder to what was committed; to be called once, before the first target."""
@@ -125,6 +142,7 @@ class FileSink:
             config.extension,
             config.file_index_digits,
             config.file_size,
+            self._owner,
             config.csv.header(table) if config.protocol is MessageProtocol.CSV else b"",
         )
 

@@ -1,6 +1,7 @@
 """Where everything lies below the root: TiCDC's layout for storage.
 
 metadata                                                             the checkpoint
+.owner                                                               mark of the process that writes: ours alone
 {schema}/meta/schema_{version}_{checksum}.json                       DDL of a database
 {schema}/{table}/meta/schema_{version}_{checksum}.json               a table's schema and its DDL
 {schema}/{table}/{version}/[{partition}/][{date}/]CDC{index}.json    rows
@@ -15,6 +16,7 @@ from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, physical_ms
 
 METADATA = "metadata"
+OWNER = ".owner"
 _DATA_FILE = re.compile(r"CDC(\d{6,20})\.(?:json|csv)")
 _DATE_FORMATS = {DateSeparator.YEAR: "%Y", DateSeparator.MONTH: "%Y-%m", DateSeparator.DAY: "%Y-%m-%d"}
 
