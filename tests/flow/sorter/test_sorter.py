@@ -268,6 +268,19 @@ def test_nothing_above_the_slowest_span_leaves(make: Callable[..., Sorter]) -> N
         sorter.plan(Ts(0), Ts(11))
 
 
+def test_what_progress_costs_and_keeps_does_not_grow_while_one_span_stands_still(make: Callable[..., Sorter]) -> None:
+    sorter = make()
+    for span_id in range(50):
+        sorter.open_span(span_id, Ts(0))
+    for ts in range(1, 200):
+        for span_id in range(1, 50):
+            sorter.advance(span_id, Ts(ts))
+            assert sorter.resolved_ts == 0
+    assert len(sorter._spans._holding) < 250
+    sorter.advance(0, Ts(300))
+    assert sorter.resolved_ts == 199
+
+
 def test_released_changes_cannot_be_planned_again(make: Callable[..., Sorter]) -> None:
     sorter = make()
     sorter.open_span(1, Ts(0))

@@ -8,9 +8,12 @@ open it holds the frontier at its resolved-ts; closed, only until that has reach
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 from tidemill.errors import InvariantError
 from tidemill.model.ts import MAX_TS, Ts
+
+_SPARE_ENTRIES = 64
 
 
 @dataclass(slots=True)
@@ -46,7 +49,8 @@ class FollowedSpans:
     def __init__(self) -> None:
         self._spans: dict[int, Followed] = {}
         self._forgotten: set[int] = set()  # one number per table that is gone: late deliveries are told from bugs
-        self._lowest: Ts | None = None  # None: to be found again
+        # The lowest first. An entry counts if its span still holds the frontier at that ts.
+        self._holding: list[tuple[Ts, int]] = []
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -64,10 +68,13 @@ class FollowedSpans:
     @property
     def resolved_ts(self) -> Ts:
         """The lowest resolved-ts of the spans that hold the frontier; ``MAX_TS`` where none does."""
-        if self._lowest is None:
-            holding = (s.resolved_ts for s in self._spans.values() if not s.is_complete)
-            self._lowest = min(holding, default=MAX_TS)
-        return self._lowest
+        while self._holding:
+            resolved_ts, span_id = self._holding[0]
+            span = self._spans.get(span_id)
+            if span is not None and span.resolved_ts == resolved_ts and not span.is_complete:
+                return resolved_ts
+            heappop(self._holding)
+        return MAX_TS
 
     @property
     def clipped(self) -> set[int]:
@@ -93,22 +100,20 @@ class FollowedSpans:
             past = [*before.past, (before.since_ts, before.until_ts)]
         self._spans[span_id] = Followed(since_ts, since_ts, past=past, is_reopened=is_reopened)
         self._forgotten.discard(span_id)
-        self._lowest = None
+        self._hold(since_ts, span_id)
 
     def close(self, span_id: int, until_ts: Ts) -> None:
         """Want nothing above ``until_ts`` any more. Closing again can only lower the end."""
         span = self.find(span_id)
         if span is not None:
             span.until_ts = min(span.until_ts, max(until_ts, span.since_ts))
-            self._lowest = None
 
     def advance(self, span_id: int, resolved_ts: Ts) -> None:
         """A new region leader may report less than the old one promised: what was promised stands."""
         span = self.find(span_id)
         if span is not None and resolved_ts > span.resolved_ts:
-            if span.resolved_ts == self._lowest:
-                self._lowest = None
             span.resolved_ts = resolved_ts
+            self._hold(resolved_ts, span_id)
 
     def forget_below(self, checkpoint_ts: Ts) -> list[int]:
         """Forget closed spans whose end the checkpoint has reached; return their ids."""
@@ -120,3 +125,9 @@ class FollowedSpans:
             if span.past:
                 span.past = [(since, until) for since, until in span.past if until > checkpoint_ts]
         return gone
+
+    def _hold(self, resolved_ts: Ts, span_id: int) -> None:
+        heappush(self._holding, (resolved_ts, span_id))
+        if len(self._holding) > 2 * len(self._spans) + _SPARE_ENTRIES:  # most of them do not count any more
+            self._holding = [(s.resolved_ts, i) for i, s in self._spans.items() if not s.is_complete]
+            heapify(self._holding)
