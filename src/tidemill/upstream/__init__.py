@@ -1,1 +1,12 @@
+"""What we ask of PD and TiKV: timestamps, regions, snapshots and the change stream, over gRPC.
 
+    pd         PD's leader: TSO, regions, stores, GC safepoints       keys      keys of TiDB and TiKV
+    regions    the region cache and what each region error means      feed/     the change stream, in bulk
+    snapshot   reads at a ts, across regions, through locks
+"""
+
+import os
+
+# Starting Spark's JVM forks this process; gRPC's handlers for that disturb its own open streams.
+# A child that goes on to use gRPC is never forked here. gRPC reads this when it is first imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

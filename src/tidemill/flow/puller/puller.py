@@ -66,6 +66,7 @@ class PullerStats:
     initialized_regions: int
     changes: int
     received_bytes: int
+    inbox_bytes: int  # received and not yet taken by the receiver; bounded per store
     waiting_changes: int  # prewritten, not yet committed
     slowest: SlowestRegion | None
 
@@ -143,6 +144,7 @@ class Puller:
             initialized_regions=sum(len(s.initialized) for s in subscriptions),
             changes=self._feed.stats.changes,
             received_bytes=self._feed.stats.bytes,
+            inbox_bytes=self._feed.inbox_bytes,
             waiting_changes=self._feed.waiting_changes,
             slowest=_slowest_region(slowest) if slowest is not None else None,
         )

@@ -54,6 +54,11 @@ class FeedClient:
         """Changes of which only the PREWRITE or only the COMMIT has come."""
         return sum(stream.waiting_changes for stream in self._streams.values())
 
+    @property
+    def inbox_bytes(self) -> int:
+        """Received and not yet taken by the listener; at most ``MAX_INBOX_BYTES`` per store, and one message."""
+        return sum(stream.inbox_bytes for stream in self._streams.values())
+
     async def run(self) -> None:
         """Until cancelled. Fails with a typed error on what waiting cannot heal."""
         try:

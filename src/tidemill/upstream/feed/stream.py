@@ -52,16 +52,16 @@ class _Inbox:
 
     def __init__(self) -> None:
         self._messages: list[bytes] = []
-        self._size = 0
+        self.size = 0
         self._end: BaseException | None = None
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
 
     async def put(self, message: bytes) -> None:
         self._messages.append(message)
-        self._size += len(message)
+        self.size += len(message)
         self._filled.set()
-        while self._size >= MAX_INBOX_BYTES:
+        while self.size >= MAX_INBOX_BYTES:
             self._emptied.clear()
             await self._emptied.wait()
 
@@ -76,7 +76,7 @@ class _Inbox:
                 raise self._end
             self._filled.clear()
             await self._filled.wait()
-        messages, self._messages, self._size = self._messages, [], 0
+        messages, self._messages, self.size = self._messages, [], 0
         self._emptied.set()
         return messages
 
@@ -99,7 +99,12 @@ class StoreStream:
         self._queued: deque[Registration] = deque()  # until a scan ends
         self._outgoing: deque[cdcpb_pb2.ChangeDataRequest] = deque()
         self._has_outgoing = asyncio.Event()
+        self._inbox = _Inbox()
         self.has_received = False
+
+    @property
+    def inbox_bytes(self) -> int:
+        return self._inbox.size
 
     @property
     def registrations(self) -> list[Registration]:
@@ -128,13 +133,12 @@ class StoreStream:
     async def run(self, channel: grpc.aio.Channel) -> None:
         """Until the stream ends, which it does with an error: the transport's, or a fatal one."""
         call = self._open(channel)
-        inbox = _Inbox()
         try:
             async with asyncio.TaskGroup() as tasks:
-                helpers = [tasks.create_task(self._send_all(call)), tasks.create_task(_receive(call, inbox))]
+                helpers = [tasks.create_task(self._send_all(call)), tasks.create_task(_receive(call, self._inbox))]
                 try:
                     while True:
-                        await self._deliver(await inbox.take())
+                        await self._deliver(await self._inbox.take())
                 finally:
                     for helper in helpers:
                         helper.cancel()
