@@ -187,7 +187,7 @@ def value_v1(flag: int, row: bytes, at: int) -> tuple[Any, int]:
 def json_size(row: bytes, at: int) -> int:
     code = row[at]
     if code in (1, 3):
-        size = struct.unpack_from("<II", row, at + 1)[1]
+        size: int = struct.unpack_from("<II", row, at + 1)[1]
         return 1 + size
     if code in (0x0C, 0x0D):
         length, after = uvarint(row, at + (1 if code == 0x0C else 2))

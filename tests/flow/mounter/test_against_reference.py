@@ -144,6 +144,18 @@ def damage(rng: random.Random, data: bytes) -> bytes:
             return data + data[:at]
 
 
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(batches(), st.randoms(use_true_random=False))
+def test_a_damaged_row_of_either_format_is_refused_or_read_alike(
+    batch: tuple[TableInfo, list[tuple[bytes, bytes]], str], rng: random.Random
+) -> None:
+    t, pairs, zone = batch
+    for key, value in pairs:
+        damaged = damage(rng, value) or b"\x80"
+        mine, plain = outcomes(t, key, damaged, zone)
+        assert mine == plain
+
+
 @pytest.mark.parametrize("where", ["value", "key"])
 def test_a_damaged_row_is_refused_or_read_as_the_reference_reads_it(where: str) -> None:
     rng = random.Random(where)
