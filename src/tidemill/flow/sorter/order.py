@@ -119,10 +119,13 @@ class _Index:
         self.key: pa.Array = pa.concat_arrays([part.column("key") for part in parts])
 
     def judge(self, order: Rows) -> Verdict:
+        """What each row of ``order`` is to the one before it."""
         _, offsets, data = self.key.buffers()
         places = np.frombuffer(offsets, dtype=np.int32)[self.key.offset : self.key.offset + len(self.key) + 1]
-        bytes_ = np.empty(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
-        verdict: Verdict = _judge(self.commit, self.start, places, bytes_, order, self.bounds)
+        keys = np.frombuffer(data if data is not None and data.size else b"\0", dtype=np.uint8)
+        verdict: Verdict = _judge(
+            *(_read_only(values) for values in (self.commit, self.start, places, keys)), order, self.bounds
+        )
         return verdict
 
     def runs(self, order: Rows) -> Rows:
@@ -140,6 +143,13 @@ class _Index:
 def _joined(parts: Sequence[pa.RecordBatch], name: str) -> npt.NDArray[Any]:
     columns = [part.column(name).to_numpy(zero_copy_only=True) for part in parts]
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
+def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Some of Arrow's buffers are read-only; with all of them so one compiled form serves all."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
 
 
 def _gathered(values: Scattered) -> pa.Array:
