@@ -81,6 +81,7 @@ class ScriptedUpstream:
         self.calls: list[str] = []  # names of PD's methods, in order
         self.tso_counts: list[int] = []
         self.feed_methods = {"EventFeed", "EventFeedV2"}
+        self.kv: dict[str, Callable[[bytes], Any]] = {}  # the store's unary methods: request bytes to message
         self.leader_urls: list[str] | None = None  # None: this PD leads
         self.pd_refusal: tuple[grpc.StatusCode, str] | None = None
         self.pd_error: pdpb_pb2.Error | None = None
@@ -162,6 +163,10 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
                 request_deserializer=pdpb_pb2.TsoRequest.FromString,
                 response_serializer=pdpb_pb2.TsoResponse.SerializeToString,
             )
+        if service == "tikvpb.Tikv" and method in self._upstream.kv:
+            return grpc.unary_unary_rpc_method_handler(
+                partial(self._kv, method), response_serializer=lambda answer: answer.SerializeToString()
+            )
         if method in _REQUESTS:
             return grpc.unary_unary_rpc_method_handler(
                 partial(self._unary, method),
@@ -176,6 +181,9 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
         if upstream.pd_refusal is not None and method != "GetMembers":
             await context.abort(*upstream.pd_refusal)
         return upstream.answer(method, request)
+
+    async def _kv(self, method: str, request: bytes, context: Any) -> Any:
+        return self._upstream.kv[method](request)
 
     async def _tso(self, requests: AsyncIterator[pdpb_pb2.TsoRequest], context: Any) -> AsyncIterator[Any]:
         upstream = self._upstream

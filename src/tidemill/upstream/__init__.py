@@ -1,8 +1,8 @@
 """What we ask of PD and TiKV: timestamps, regions, snapshots and the change stream, over gRPC.
 
-    pd         PD's leader: TSO, regions, stores, GC safepoints       keys      keys of TiDB and TiKV
-    regions    the region cache and what each region error means      feed/     the change stream, in bulk
-    snapshot   reads at a ts, across regions, through locks
+pd         PD's leader: TSO, regions, stores, GC safepoints       keys      keys of TiDB and TiKV
+regions    the region cache and what each region error means      feed/     the change stream, in bulk
+snapshot   reads at a ts, across regions, through locks
 """
 
 import os

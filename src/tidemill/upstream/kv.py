@@ -14,7 +14,7 @@ import grpc
 
 from tidemill._pb import errorpb_pb2, kvrpcpb_pb2
 from tidemill.clock import SYSTEM_CLOCK, Clock
-from tidemill.errors import ProtocolViolationError, RegionUnavailableError, UpstreamError
+from tidemill.errors import IncompatibleUpstreamError, ProtocolViolationError, RegionUnavailableError, UpstreamError
 from tidemill.log import get_logger
 from tidemill.upstream.channel import open_channel
 from tidemill.upstream.keys import encode_bytes
@@ -68,6 +68,10 @@ class KvClient:
                     return region, answer
                 reaction, why = self._regions.react(region, answer.region_error), _name_of(answer.region_error)
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    raise IncompatibleUpstreamError(
+                        f"the store of region {region.id} does not know {method}. Check that it is a TiKV."
+                    ) from error
                 why = f"{error.code().name}: {error.details()}"
                 self._store_is_silent(region)
             except RegionUnavailableError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidemill._pb import kvrpcpb_pb2
 from tidemill.clock import SYSTEM_CLOCK, Clock
-from tidemill.errors import UpstreamError, UpstreamUnavailableError
+from tidemill.errors import IncompatibleUpstreamError, UpstreamError, UpstreamUnavailableError
 from tidemill.model.ts import Ts, physical_ms
 from tidemill.upstream.feed.bounds import plain_bound
 from tidemill.upstream.kv import KvClient, decoder
@@ -79,7 +79,10 @@ class LockWaiter:
                 verify_is_primary=True,
             )
 
-        _, status = await self._kv.send("KvCheckTxnStatus", lock.primary_lock, request, _status)
+        try:
+            _, status = await self._kv.send("KvCheckTxnStatus", lock.primary_lock, request, _status)
+        except IncompatibleUpstreamError:
+            return None  # a store that is only read: whoever writes to it ends its transactions
         if status.HasField("error"):
             if status.error.HasField("txn_not_found") or status.error.HasField("primary_mismatch"):
                 return None  # its primary is not written yet; when the lock has expired this ends

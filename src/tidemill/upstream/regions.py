@@ -95,7 +95,7 @@ class RegionCache:
                 return found
             if self._clock.monotonic() >= give_up:
                 raise RegionUnavailableError(
-                    f"PD knows no region with a leader for key {span.start.hex()} since {_LOAD_SECONDS:.0f} s. "
+                    f"PD knows no region with a leader for key {span.start.hex()} for {_LOAD_SECONDS:.0f} s. "
                     "Check that the TiKV stores are up; a region without a majority of its peers has no leader."
                 )
             await self._clock.sleep(_RELOAD_PAUSE_SECONDS)
