@@ -31,6 +31,7 @@ class ChangefeedState:
     checkpoint_ts: Ts
     ddl_ts: Ts
     rows: int  # written so far, over all runs
+    table_versions: dict[str, int]  # of tables changed since start_ts, by logical id: a restart cannot see when
     sink_state: dict[str, Any] | None
 
 
@@ -46,6 +47,14 @@ class DataDir:
         return self.path / "segments"
 
     @property
+    def early_segments(self) -> Path:
+        return self.path / "early-segments"
+
+    @property
+    def scratch(self) -> Path:
+        return self.path / "scratch"
+
+    @property
     def spark(self) -> Path:
         return self.path / "spark"
 
@@ -56,13 +65,13 @@ class DataDir:
             self._lock = (self.path / "lock").open("w")
         except OSError as error:
             raise DataDirError(
-                f"cannot use data-dir {self.path}: {error.strerror}. Choose a folder that you may write to with --data-dir."
+                f"cannot use data-dir {self.path}: {error.strerror}. Choose a folder that you may write to."
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise DataDirError(
-                f"data-dir {self.path} is in use by another tidemill. Stop that one first, or choose another --data-dir."
+                f"data-dir {self.path} is in use by another tidemill. Stop that one, or choose another --data-dir."
             ) from error
 
     def release(self) -> None:

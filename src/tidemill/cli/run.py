@@ -1,0 +1,152 @@
+"""``tidemill run``: a changefeed in the foreground."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from tidemill import log
+from tidemill.cli.options import Output, StopSignal, parse_ts, write_ready_file
+from tidemill.clock import SYSTEM_CLOCK
+from tidemill.errors import UsageError
+from tidemill.model.ts import show
+from tidemill.server import Changefeed, RunOptions, Snapshot, run_changefeed
+
+_PLAIN_PERIOD_SECONDS = 5.0
+
+
+def run(
+    pd: Annotated[str, typer.Option("--pd", help="PD's addresses, comma separated: 127.0.0.1:2379.")],
+    sink_uri: Annotated[
+        str, typer.Option("--sink-uri", help="Where to write: blackhole://, file:///data/out?protocol=canal-json.")
+    ],
+    start_ts: Annotated[
+        str | None,
+        typer.Option("--start-ts", help="Changes after this ts are captured; a TSO or a time. Default: now."),
+    ] = None,
+    target_ts: Annotated[
+        str | None, typer.Option("--target-ts", help="End once everything up to this ts is durable. Default: go on.")
+    ] = None,
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", help="What the changefeed remembers; it resumes from here.")
+    ] = Path("tidemill-data"),
+    spark_master: Annotated[
+        str, typer.Option("--spark-master", help="local[N], or spark://HOST:PORT with this folder shared.")
+    ] = "local[2]",
+    time_zone: Annotated[
+        str, typer.Option("--time-zone", help="The zone in which TIMESTAMP values are written.")
+    ] = "UTC",
+    ready_file: Annotated[
+        Path | None, typer.Option("--ready-file", help="Write JSON here once changes are being captured.")
+    ] = None,
+    output: Annotated[Output, typer.Option("--output", help="How to print the closing summary.")] = Output.text,
+    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "warning",
+) -> None:
+    """Capture the changes of a cluster and write them downstream, in the foreground.
+
+    Resumes from its data-dir, ends with 0 once all up to --target-ts is durable, and on SIGTERM after the
+    batch at hand.
+
+    Example: tidemill run --pd 127.0.0.1:2379 --sink-uri 'file:///tmp/out?protocol=canal-json'
+    """
+    if log_level.lower() not in ("debug", "info", "warning", "error"):
+        raise UsageError(f"--log-level {log_level!r} is unknown. Use debug, info, warning or error.")
+    log.configure(log_level)
+    options = RunOptions(
+        pd=pd,
+        sink_uri=sink_uri,
+        data_dir=data_dir,
+        start_ts=parse_ts(start_ts, "--start-ts"),
+        target_ts=parse_ts(target_ts, "--target-ts"),
+        spark_master=spark_master,
+        zone=_zone(time_zone),
+    )
+    if options.start_ts is not None and options.target_ts is not None and options.target_ts < options.start_ts:
+        raise UsageError(
+            f"--target-ts {show(options.target_ts)} lies before --start-ts {show(options.start_ts)}. "
+            "Swap them, or leave one out."
+        )
+    stop = StopSignal()
+    began = SYSTEM_CLOCK.monotonic()
+
+    def ready(feed: Changefeed) -> None:
+        checkpoint_ts = feed.processor.progress.checkpoint_ts
+        document = {"pid": os.getpid(), "checkpoint_ts": checkpoint_ts, "data_dir": str(feed.data_dir)}
+        write_ready_file(ready_file, document)
+
+    with ProgressLine() as line:
+        finished, last = run_changefeed(options, stop.is_set, ready, line.show)
+    _summary(last, finished, SYSTEM_CLOCK.monotonic() - began, output)
+
+
+class ProgressLine:
+    """Live on a terminal, a plain line every few seconds elsewhere. Always on stderr."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, refresh_per_second=4, transient=True) if sys.stderr.isatty() else None
+        self._last = (SYSTEM_CLOCK.monotonic(), 0)
+        self._rate = 0.0
+
+    def __enter__(self) -> "ProgressLine":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, now: Snapshot) -> None:
+        at, rows = self._last
+        elapsed = SYSTEM_CLOCK.monotonic() - at
+        if elapsed >= (1.0 if self._live else _PLAIN_PERIOD_SECONDS):
+            self._rate = (now.totals.rows - rows) / elapsed
+            self._last = (at + elapsed, now.totals.rows)
+            if not self._live:
+                self._console.print(self._text(now), highlight=False, soft_wrap=True)
+        if self._live:
+            self._live.update(Text(self._text(now)))
+
+    def _text(self, now: Snapshot) -> str:
+        return (
+            f"{now.stage}: {now.totals.rows:,} rows, {self._rate:,.0f} rows/s, {now.pending_rows:,} buffered, "
+            f"checkpoint {show(now.checkpoint_ts)}, lag {now.lag_seconds:.1f} s, {now.totals.ddls} DDLs, "
+            f"{now.regions} regions"
+        )
+
+
+def _summary(now: Snapshot, finished: bool, seconds: float, output: Output) -> None:
+    document = {
+        "finished": finished,
+        "checkpoint_ts": now.checkpoint_ts,
+        "rows": now.totals.rows,
+        "bytes": now.totals.bytes,
+        "batches": now.totals.batches,
+        "ddls": now.totals.ddls,
+        "seconds": round(seconds, 3),
+    }
+    if output is Output.json:
+        typer.echo(orjson.dumps(document).decode())
+        return
+    word = "Reached the target" if finished else "Stopped"
+    typer.echo(
+        f"{word} at {show(now.checkpoint_ts)}: {now.totals.rows:,} rows and {now.totals.ddls} DDLs "
+        f"in {now.totals.batches} batches, {now.totals.bytes:,} bytes, {seconds:.1f} s."
+    )
+
+
+def _zone(name: str) -> str:
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise UsageError(f"--time-zone {name!r} is unknown. Use a name such as UTC or Europe/Berlin.") from error
+    return name

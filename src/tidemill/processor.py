@@ -1,0 +1,276 @@
+"""The processor: what a capture runs for one changefeed, from the upstream's regions to a durable checkpoint.
+
+    puller ──► sorter (segments)            Spark asks:  offer(from) ─► to        the next batch's end
+       └─────► schema store (DDL jobs)                   units(from, to)          what to read, how to decode it
+                                                         commit(to, receipts)     it is durable: move the checkpoint
+
+Everything here runs on one asyncio loop, so its state needs no locks. Spark's side reaches it from other
+threads and processes through ``tidemill.spark.endpoint``. What to do next is decided by ``control.progress``;
+this module does it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.clock import SYSTEM_CLOCK, Clock
+from tidemill.control.progress import Advance, Finish, Offer, Progress, RunDdl, Wait, ddl_done, decide, moved_to
+from tidemill.control.state import ChangefeedState, DataDir
+from tidemill.errors import InvariantError
+from tidemill.flow.intake import Intake
+from tidemill.flow.pipeline import Unit
+from tidemill.flow.puller import Puller
+from tidemill.flow.schema import JOB_TABLE_ID, SchemaChange, SchemaStore
+from tidemill.flow.sink import Receipt, Sink
+from tidemill.flow.sorter import Sorter
+from tidemill.log import get_logger
+from tidemill.model.change import RAW_CHANGE_SCHEMA
+from tidemill.model.ts import Ts
+from tidemill.upstream.keys import record_span
+
+log = get_logger("processor")
+
+_DDL_SPAN = 1  # the subscription to the DDL jobs; the intake takes the numbers after it
+_IDLE_SAVE_SECONDS = 2.0  # how often a checkpoint that moves without data is written down
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """How much one batch may take. A batch costs Spark some 0.2 s, so it should be worth it;
+    it is held in memory by one task, so it should not be too much."""
+
+    max_rows: int = 400_000
+    max_bytes: int = 256 << 20
+    flush_interval_seconds: float = 0.0  # at least so long between the starts of two batches
+
+
+@dataclass(slots=True)
+class Totals:
+    """What this run has done, for the progress line and the closing summary."""
+
+    rows: int = 0
+    bytes: int = 0
+    batches: int = 0
+    ddls: int = 0
+
+
+class Processor:
+    def __init__(
+        self,
+        schema: SchemaStore,
+        sink: Sink,
+        state: ChangefeedState,
+        data_dir: DataDir,
+        upstream_now: Callable[[], Awaitable[Ts]],
+        *,
+        target_ts: Ts | None = None,
+        admission: Admission | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._schema = schema
+        self._sink = sink
+        self._state = state
+        self._data_dir = data_dir
+        self._upstream_now = upstream_now
+        self._admission = admission or Admission()
+        self._clock = clock
+        self._ddls: deque[SchemaChange] = deque()
+        self._job_rows: list[pa.RecordBatch] = []
+        self._changed = asyncio.Event()
+        self._batch_started = -1e9
+        self._idle_saved = clock.monotonic()
+        self._intake: Intake
+        self.totals = Totals()
+        self.progress = Progress(
+            checkpoint_ts=state.checkpoint_ts,
+            ddl_ts=state.ddl_ts,
+            frontier_ts=state.checkpoint_ts,
+            schema_ts=state.ddl_ts,
+            target_ts=target_ts,
+        )
+
+    # What the puller calls.
+
+    def attach(self, puller: Puller, sorter: Sorter, open_early: Callable[[], Sorter]) -> None:
+        """Subscribe to the DDL jobs and to every table that is followed. Called once, before all else."""
+        self._intake = Intake(self._schema, puller, sorter, open_early)
+        # One below: the schema store wants to see again what was done exactly at its ts.
+        puller.subscribe(_DDL_SPAN, record_span(JOB_TABLE_ID), Ts(self.progress.schema_ts - 1))
+        self._intake.follow(self.progress.checkpoint_ts)
+        self._turn()
+
+    async def receive(self, subscription: int, changes: pa.RecordBatch) -> None:
+        if subscription == _DDL_SPAN:
+            self._job_rows.append(changes)
+        else:
+            await self._intake.receive(subscription, changes)
+
+    def resolve(self, subscription: int, resolved_ts: Ts) -> None:
+        if subscription == _DDL_SPAN:
+            self._apply_jobs(resolved_ts)
+        else:
+            self._intake.advance(subscription, resolved_ts)
+        self._turn()
+
+    # What Spark's side calls.
+
+    async def offer(self, from_ts: Ts, wait_seconds: float) -> Ts:
+        """The end of the next batch: above ``from_ts`` once there are changes to take, else ``from_ts`` itself
+        after ``wait_seconds``. Changes above the checkpoint only; what lies below is durable."""
+        deadline = self._clock.monotonic() + wait_seconds
+        while True:
+            self._changed.clear()
+            now = self._clock.monotonic()
+            decision = decide(self.progress, self._has_changes())
+            due = self._batch_started + self._admission.flush_interval_seconds
+            match decision:
+                case Offer(limit) if now >= due:
+                    to_ts = self._intake.next_to(
+                        self.progress.checkpoint_ts, limit, self._admission.max_rows, self._admission.max_bytes
+                    )
+                    self._begin(to_ts)
+                    return to_ts
+                case Offer(_):
+                    pass
+                case Finish():
+                    await self._clock.sleep(min(wait_seconds, 0.05))
+                    return from_ts
+                case Wait():
+                    due = deadline
+                case _:
+                    self._turn()
+                    continue
+            if now >= deadline:
+                return from_ts
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), max(0.0, min(deadline, due) - now))
+
+    async def units(self, from_ts: Ts, to_ts: Ts) -> list[Unit]:
+        """What the batch (from_ts, to_ts] consists of. After a restart Spark repeats its last batch without an
+        offer, so this waits until the upstream has promised everything up to ``to_ts`` again."""
+        while self.progress.limit_ts < to_ts and self.progress.checkpoint_ts < to_ts:
+            self._changed.clear()
+            await self._changed.wait()
+        if to_ts <= self.progress.checkpoint_ts:
+            return []
+        self._begin(to_ts)
+        units = []
+        for physical_id, slices in self._intake.plan(self.progress.checkpoint_ts, to_ts):
+            table = self._schema.table(physical_id, to_ts)
+            if table is None:
+                raise InvariantError(f"changes of table id {physical_id} up to {to_ts}, but no schema for them")
+            units.append(Unit(table, physical_id, slices, self._sink.target(table, physical_id, to_ts)))
+        return units
+
+    async def commit(self, receipts: Sequence[Receipt]) -> None:
+        """The batch at hand is durable downstream. A batch that was durable before a restart has no units
+        and nothing at hand: hearing of it again changes nothing."""
+        to_ts = self.progress.in_flight_ts
+        if to_ts is None:
+            return
+        sink_state = self._sink.commit(to_ts, receipts)
+        rows = sum(receipt.rows for receipt in receipts)
+        self.totals.rows += rows
+        self.totals.bytes += sum(receipt.bytes for receipt in receipts)
+        self.totals.batches += 1
+        self.progress = moved_to(self.progress, to_ts)
+        self._save(rows=self._state.rows + rows, sink_state=sink_state)
+        self._turn()
+
+    def stop(self) -> None:
+        """Begin no further batch. The one at hand may still be committed."""
+        self.progress = replace(self.progress, is_stopping=True)
+        self._changed.set()
+
+    async def available_now(self) -> Ts:
+        """From now on go no further than this moment of the upstream (Spark's AvailableNow)."""
+        now_ts, target = await self._upstream_now(), self.progress.target_ts
+        end = now_ts if target is None else Ts(min(now_ts, target))
+        self.progress = replace(self.progress, target_ts=end)
+        self._changed.set()
+        return end
+
+    # How it moves.
+
+    def _turn(self) -> None:
+        """Do whatever needs no batch: move over empty stretches, run DDLs, notice the frontier."""
+        while True:
+            frontier_ts = self._intake.frontier_ts(self.progress.checkpoint_ts)
+            self.progress = replace(self.progress, frontier_ts=frontier_ts)
+            match decide(self.progress, self._has_changes()):
+                case Advance(to_ts):
+                    self.progress = moved_to(self.progress, to_ts)
+                    self._save_idle()
+                case RunDdl(at_ts):
+                    self._run_ddl(at_ts)
+                case _:
+                    break
+        self._changed.set()
+
+    def _has_changes(self) -> bool:
+        return self._intake.has_changes(self.progress.checkpoint_ts, self.progress.limit_ts)
+
+    def _begin(self, to_ts: Ts) -> None:
+        if self.progress.in_flight_ts != to_ts:
+            self._batch_started = self._clock.monotonic()
+        self.progress = replace(self.progress, in_flight_ts=to_ts)
+
+    def _run_ddl(self, at_ts: Ts) -> None:
+        while self._ddls and self._ddls[0].finished_ts <= at_ts:
+            for event in self._ddls.popleft().events:
+                log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
+                self._sink.ddl(event)
+                self.totals.ddls += 1
+        self.progress = ddl_done(self.progress, at_ts, self._ddls[0].finished_ts if self._ddls else None)
+        self._save()
+
+    def _save(self, rows: int | None = None, sink_state: dict[str, object] | None = None) -> None:
+        self._state = replace(
+            self._state,
+            checkpoint_ts=self.progress.checkpoint_ts,
+            ddl_ts=self.progress.ddl_ts,
+            rows=self._state.rows if rows is None else rows,
+            table_versions={str(table): ts for table, ts in self._schema.versions(self.progress.ddl_ts).items()},
+            sink_state=self._state.sink_state if sink_state is None else sink_state,
+        )
+        self._data_dir.save(self._state)
+        self._idle_saved = self._clock.monotonic()
+        self._sink.publish(self.progress.checkpoint_ts)
+        self._intake.release(self.progress.checkpoint_ts)
+        self._schema.gc(self.progress.ddl_ts)
+
+    def _save_idle(self) -> None:
+        if self.progress.is_finished or self._clock.monotonic() - self._idle_saved >= _IDLE_SAVE_SECONDS:
+            self._save()
+
+    def close(self) -> None:
+        """Write down how far it came. Call when no batch is at hand any more."""
+        if self.progress.checkpoint_ts > self._state.checkpoint_ts:
+            self._save()
+
+    # How it follows the schema.
+
+    def _apply_jobs(self, resolved_ts: Ts) -> None:
+        if resolved_ts <= self.progress.schema_ts:
+            return
+        rows = self._take_job_rows(resolved_ts)
+        self._ddls.extend(self._schema.apply(rows))
+        self.progress = replace(
+            self.progress, schema_ts=resolved_ts, barrier_ts=self._ddls[0].finished_ts if self._ddls else None
+        )
+        self._intake.follow(self.progress.checkpoint_ts)
+
+    def _take_job_rows(self, resolved_ts: Ts) -> pa.RecordBatch:
+        """Job rows in [schema_ts, resolved_ts], in commit order. The store drops what it has seen before."""
+        held = pa.Table.from_batches(self._job_rows, RAW_CHANGE_SCHEMA)
+        commit_ts = held["commit_ts"]
+        self._job_rows = held.filter(pc.greater(commit_ts, pa.scalar(resolved_ts, pa.uint64()))).to_batches()
+        due = held.filter(pc.less_equal(commit_ts, pa.scalar(resolved_ts, pa.uint64())))
+        due = due.sort_by([("commit_ts", "ascending"), ("start_ts", "ascending"), ("key", "ascending")])
+        batches: list[pa.RecordBatch] = due.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], RAW_CHANGE_SCHEMA)

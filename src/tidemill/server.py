@@ -1,0 +1,311 @@
+"""Builds a changefeed from its parts and runs it in the foreground. The only place that picks concrete classes.
+
+main thread    Spark's driver, signals, what the user sees
+loop thread    PD, puller, sorter, schema, processor (asyncio)
+Spark          JVM, Python workers: the pipeline
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
+
+from tidemill.clock import SYSTEM_CLOCK
+from tidemill.control.state import ChangefeedState, DataDir
+from tidemill.errors import InvariantError, StartTsCollectedError, UpstreamError, UsageError
+from tidemill.flow.pipeline import Pipeline
+from tidemill.flow.puller import Puller
+from tidemill.flow.schema.loader import load_schema
+from tidemill.flow.sink import SinkConfig, open_sink, parse_sink_uri, safe_uri
+from tidemill.flow.sorter import Sorter
+from tidemill.log import get_logger
+from tidemill.model.ts import Ts, lag_seconds, show
+from tidemill.processor import Admission, Processor, Totals
+from tidemill.upstream.pd import PdClient
+from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.snapshot import SnapshotReader
+
+log = get_logger("server")
+
+T = TypeVar("T")
+
+_GC_TTL_SECONDS = 86_400
+_GC_PERIOD_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    pd: str
+    sink_uri: str
+    data_dir: Path
+    start_ts: Ts | None = None  # default: now
+    target_ts: Ts | None = None  # default: go on until stopped
+    spark_master: str = "local[2]"
+    zone: str = "UTC"
+    tasks: int = 2  # how many Spark tasks a batch is cut into at most
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """How the changefeed stands, for the progress line."""
+
+    stage: str
+    checkpoint_ts: Ts
+    lag_seconds: float
+    totals: Totals
+    pending_rows: int
+    regions: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Upstream:
+    """What runs on the loop."""
+
+    pd: PdClient
+    puller: Puller
+    sorter: Sorter
+    processor: Processor
+    state: ChangefeedState
+
+
+class Changefeed:
+    """One changefeed in the foreground. ``start`` it, ``poll`` until it is finished, ``close`` it in any case."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+        self._config: SinkConfig = parse_sink_uri(options.sink_uri)
+        self._data_dir = DataDir(options.data_dir)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="processor", daemon=True)
+        self._service_id = "tidemill-" + sha256(str(options.data_dir.resolve()).encode()).hexdigest()[:16]
+        self._pd: PdClient | None = None
+        self._upstream: _Upstream | None = None
+        self._pulling: Future[None] | None = None
+        self._spark: _SparkSide | None = None
+
+    @property
+    def processor(self) -> Processor:
+        return self._parts.processor
+
+    @property
+    def data_dir(self) -> Path:
+        return self._data_dir.path
+
+    def start(self) -> None:
+        """Connect, read the schema, subscribe, start Spark. Raises a TidemillError that says what is wrong."""
+        self._data_dir.acquire()
+        self._thread.start()
+        self._upstream = self._on_loop(self._open_upstream())
+        self._pulling = asyncio.run_coroutine_threadsafe(self._pull(), self._loop)
+        self._spark = _SparkSide(self._options, self._config, self._data_dir, self._upstream, self._loop)
+
+    def poll(self, seconds: float = _POLL_SECONDS) -> bool:
+        """Wait a little; True once everything up to the target is durable. Raises what stopped it."""
+        progress = self.processor.progress
+        if progress.is_finished and progress.in_flight_ts is None:
+            return True
+        if self._pulling is not None and self._pulling.done():
+            self._pulling.result()
+            raise InvariantError("the puller ended by itself")
+        if self._spark is not None:
+            self._spark.wait(seconds)
+        return False
+
+    def look(self) -> Snapshot:
+        progress = self.processor.progress
+        return Snapshot(
+            stage=self._stage(),
+            checkpoint_ts=progress.checkpoint_ts,
+            lag_seconds=lag_seconds(progress.checkpoint_ts, SYSTEM_CLOCK.now()),
+            totals=self.processor.totals,
+            pending_rows=self._parts.sorter.stats().rows,
+            regions=self._parts.puller.stats().regions,
+        )
+
+    def drain(self, seconds: float = 60.0) -> None:
+        """Begin no new batch and wait for the one at hand."""
+        self._loop.call_soon_threadsafe(self.processor.stop)
+        deadline = SYSTEM_CLOCK.monotonic() + seconds
+        while self.processor.progress.in_flight_ts is not None and SYSTEM_CLOCK.monotonic() < deadline:
+            if self._spark is not None:
+                self._spark.wait(_POLL_SECONDS)
+
+    def close(self, *, is_finished: bool = False) -> None:
+        """Stop everything; what was reached is written down. A finished changefeed lets go of the upstream's GC."""
+        if self._spark is not None:
+            self._spark.close()
+        if self._thread.is_alive():
+            self._on_loop(self._close_upstream(is_finished))
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+        self._data_dir.release()
+
+    # Runs on the loop.
+
+    async def _open_upstream(self) -> _Upstream:
+        options = self._options
+        pd = self._pd = PdClient(options.pd)
+        await pd.connect()
+        state = await self._resume(pd)
+        if options.target_ts is not None and options.target_ts < state.checkpoint_ts:
+            raise UsageError(
+                f"target-ts {show(options.target_ts)} lies before {show(state.checkpoint_ts)}, where this changefeed "
+                "stands. Choose a later --target-ts."
+            )
+        await self._hold_gc(pd, state.checkpoint_ts)
+        sink = open_sink(self._config, state.sink_state, start_ts=state.start_ts, zone=ZoneInfo(options.zone))
+        sink.recover()
+        self._data_dir.save(state)
+        versions = {int(table): Ts(ts) for table, ts in state.table_versions.items()}
+        schema = await load_schema(SnapshotReader(pd, RegionCache(pd)), state.ddl_ts, state.start_ts, versions)
+        processor = Processor(
+            schema,
+            sink,
+            state,
+            self._data_dir,
+            pd.get_ts,
+            target_ts=options.target_ts,
+            admission=Admission(flush_interval_seconds=self._config.flush_interval_seconds),
+        )
+        puller, sorter = Puller(pd, processor), Sorter(self._data_dir.segments)
+        processor.attach(puller, sorter, lambda: Sorter(self._data_dir.early_segments))
+        return _Upstream(pd, puller, sorter, processor, state)
+
+    async def _resume(self, pd: PdClient) -> ChangefeedState:
+        sink, given = safe_uri(self._options.sink_uri), self._options.start_ts
+        state = self._data_dir.load()
+        if state is None:
+            start_ts = given if given is not None else await pd.get_ts()
+            return ChangefeedState(pd.cluster_id, sink, start_ts, start_ts, start_ts, 0, {}, None)
+        remedy = f"Use another --data-dir for this one, or give what {self._data_dir.path} was started with."
+        if state.cluster_id != pd.cluster_id:
+            raise UsageError(f"data-dir belongs to cluster {state.cluster_id}, PD says {pd.cluster_id}. {remedy}")
+        if state.sink != sink:
+            raise UsageError(f"data-dir belongs to a changefeed into {state.sink}, not {sink}. {remedy}")
+        if given not in (None, state.start_ts):
+            raise UsageError(f"data-dir belongs to a changefeed from start-ts {state.start_ts}, not {given}. {remedy}")
+        log.info("resuming", checkpoint_ts=state.checkpoint_ts, rows=state.rows)
+        return state
+
+    async def _hold_gc(self, pd: PdClient, checkpoint_ts: Ts) -> None:
+        """Keep the upstream from collecting what we still need; refuse what it has collected already."""
+        wanted = Ts(checkpoint_ts - 1)
+        safepoint = await pd.update_service_gc_safe_point(self._service_id, _GC_TTL_SECONDS, wanted)
+        if safepoint > wanted:
+            raise StartTsCollectedError(
+                f"cannot start at {show(checkpoint_ts)}: the upstream has garbage-collected up to {show(safepoint)}. "
+                "Choose a --start-ts above it and a new --data-dir, or copy the tables first and start from the "
+                "copy's ts."
+            )
+
+    async def _pull(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._parts.puller.run())
+                tasks.create_task(self._keep_gc(self._parts.pd))
+        except BaseExceptionGroup as group:
+            # One of ours is the reason; the other task was merely cancelled for it.
+            raise group.exceptions[0] from None
+
+    async def _keep_gc(self, pd: PdClient) -> None:
+        while True:
+            await SYSTEM_CLOCK.sleep(_GC_PERIOD_SECONDS)
+            try:
+                await self._hold_gc(pd, self.processor.progress.checkpoint_ts)
+            except UpstreamError as error:
+                log.warning("could not renew the GC safepoint; trying again", reason=str(error))
+
+    async def _close_upstream(self, is_finished: bool) -> None:
+        if self._pulling is not None:
+            self._pulling.cancel()
+            with suppress(CancelledError, asyncio.CancelledError, Exception):
+                await asyncio.wrap_future(self._pulling)
+        if self._upstream is not None:
+            self._upstream.processor.close()
+            self._upstream.sorter.close()
+        if self._pd is not None:
+            if is_finished:
+                with suppress(UpstreamError):
+                    await self._pd.update_service_gc_safe_point(self._service_id, 0, Ts(0))
+            await self._pd.close()
+
+    # Small things.
+
+    @property
+    def _parts(self) -> _Upstream:
+        if self._upstream is None:
+            raise InvariantError("the changefeed has not been started")
+        return self._upstream
+
+    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _stage(self) -> str:
+        progress, stats = self.processor.progress, self._parts.puller.stats()
+        if progress.in_flight_ts is not None:
+            return "writing"
+        if stats.initialized_regions < stats.regions:
+            return f"scanning {stats.initialized_regions}/{stats.regions} regions"
+        return "waiting for resolved-ts" if progress.limit_ts <= progress.checkpoint_ts else "idle"
+
+
+class _SparkSide:
+    """The session, the endpoint and the query. Importing pyspark is left to the moment that it is needed."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        config: SinkConfig,
+        data_dir: DataDir,
+        upstream: _Upstream,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        from tidemill.spark.endpoint import Endpoint
+        from tidemill.spark.job import ChangefeedJob
+        from tidemill.spark.session import open_session
+
+        session = open_session(options.spark_master, scratch=data_dir.scratch)
+        self._endpoint = Endpoint(upstream.processor, loop, Pipeline(config, options.zone), options.tasks)
+        self._job = ChangefeedJob(
+            session, self._endpoint.address, upstream.state.start_ts, data_dir.spark, upstream.processor.commit, loop
+        )
+        self._job.start()
+
+    def wait(self, seconds: float) -> None:
+        """Raises why the query ended, should it."""
+        if self._job.wait(seconds):
+            raise self._job.failure() or InvariantError("Spark's query ended by itself")
+
+    def close(self) -> None:
+        self._job.stop()
+        self._endpoint.close()
+
+
+def run_changefeed(
+    options: RunOptions,
+    should_stop: Callable[[], bool],
+    on_ready: Callable[[Changefeed], None],
+    on_tick: Callable[[Snapshot], None],
+) -> tuple[bool, Snapshot]:
+    """Run until the target is reached (True) or ``should_stop`` says so (False); and how it stood then."""
+    feed = Changefeed(options)
+    finished = False
+    try:
+        feed.start()
+        on_ready(feed)
+        while not (finished or should_stop()):
+            finished = feed.poll()
+            on_tick(feed.look())
+        if not finished:
+            feed.drain()
+        return finished, feed.look()
+    finally:
+        feed.close(is_finished=finished)

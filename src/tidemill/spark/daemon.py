@@ -1,0 +1,14 @@
+"""Spark's Python daemon with the pipeline already imported.
+
+Each Python worker is forked from the daemon. Loading Arrow, Numba and the stages costs a second or more
+of CPU, so it is paid once here rather than in every worker (``spark.python.daemon.module``).
+"""
+
+import numba  # noqa: F401
+import pyarrow.compute  # noqa: F401
+from pyspark.daemon import manager
+
+import tidemill.flow.pipeline  # noqa: F401
+
+if __name__ == "__main__":
+    manager()

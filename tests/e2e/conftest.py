@@ -1,0 +1,46 @@
+"""One Spark session for all tests of a process; a capture into files in one call."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemill.model.ts import Ts
+from tidemill.server import RunOptions, Snapshot, run_changefeed
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from tidemill.spark.session import open_session
+
+    session = open_session(scratch=tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+Capture = Callable[..., Snapshot]
+
+
+@pytest.fixture
+def capture(spark: Any, tmp_path: Path) -> Capture:
+    """Run a changefeed in this process up to ``target_ts`` into ``folder``; extra parameters go into the URI."""
+
+    def run(
+        pd: str, folder: Path, start_ts: int, target_ts: int, *, master: str = "local[2]", **parameters: str
+    ) -> Snapshot:
+        query = {"protocol": "canal-json", "enable-tidb-extension": "true"}
+        query |= {name.replace("_", "-"): value for name, value in parameters.items()}
+        options = RunOptions(
+            pd=pd,
+            sink_uri=f"file://{folder}?" + "&".join(f"{name}={value}" for name, value in query.items()),
+            data_dir=tmp_path / f"data-{folder.name}",
+            start_ts=Ts(start_ts),
+            target_ts=Ts(target_ts),
+            spark_master=master,
+        )
+        finished, last = run_changefeed(options, lambda: False, lambda feed: None, lambda snapshot: None)
+        assert finished
+        return last
+
+    return run
