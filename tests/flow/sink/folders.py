@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -10,12 +10,23 @@ import pyarrow as pa
 from tests.flow.encoder.samples import ITEM
 from tidemill.flow.encoder import Encoded
 from tidemill.flow.sink import FileSink, SinkConfig, parse_sink_uri, write_files
+from tidemill.flow.sink.durable import DurableFiles
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 
 DAY = "shop/item/445600000000000001/2023-11-14"
 DIGITS = "&file-index-digit=6"
+
+
+class QuickFiles(DurableFiles):
+    """Does not wait for the disk, which is not what is tested."""
+
+    def step_sync(self, file: BinaryIO) -> None:
+        pass
+
+    def step_sync_folder(self, path: str) -> None:
+        pass
 
 
 def config_for(root: Path, more: str = DIGITS, protocol: str = "canal-json") -> SinkConfig:
