@@ -71,10 +71,13 @@ class Client:
 class Feed:
     """One change stream. ``rows``, ``errors`` and ``resolved`` grow as messages come in; ``log`` keeps their order."""
 
-    def __init__(self, stub, cluster_id: int, *, version: str = "8.5.0", v2: bool = True, features=None) -> None:
+    def __init__(
+        self, stub, cluster_id: int, *, version: str = "8.5.0", v2: bool = True, features=None, inbox=None
+    ) -> None:
         self._cluster_id = cluster_id
         self._version = version
         self._requests: queue.Queue = queue.Queue()
+        self._inbox: queue.Queue | None = inbox  # told of every entry, if given
         self._arrived = threading.Condition()
         self.log: list[tuple] = []
         self.end: grpc.RpcError | None = None
@@ -159,11 +162,17 @@ class Feed:
     def _read(self) -> None:
         try:
             for message in self._call:
+                entries = list(_entries(message))
+                if self._inbox is not None:
+                    self._inbox.put((self, entries))
+                    continue
                 with self._arrived:
-                    self.log.extend(_entries(message))
+                    self.log.extend(entries)
                     self._arrived.notify_all()
         except grpc.RpcError as error:
             self.end = error
+        if self._inbox is not None:
+            self._inbox.put((self, [("ended", 0, 0, None)]))
         with self._arrived:
             self.ended = True
             self._arrived.notify_all()

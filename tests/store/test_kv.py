@@ -1,5 +1,7 @@
 """Reads at a ts over real gRPC, and the region errors that send a client elsewhere."""
 
+import itertools
+
 import grpc
 import pytest
 from hypothesis import given, settings
@@ -92,22 +94,34 @@ writes = st.lists(
 )
 
 
+@pytest.fixture(scope="module")
+def shared():
+    """One upstream for all examples; each writes under a prefix of its own."""
+    with EmbeddedUpstream.start(resolved_interval_seconds=3600) as upstream, client_of(upstream) as client:
+        yield upstream, client, itertools.count()
+
+
 @settings(max_examples=25, deadline=None)
 @given(writes, st.integers(1, 10), st.booleans())
-def test_scans_equal_a_model_at_every_ts(transactions, limit, backwards):
-    with EmbeddedUpstream.start(resolved_interval_seconds=3600) as upstream, client_of(upstream) as client:
-        state: dict[bytes, bytes] = {}
-        states = {upstream.tso(): {}}
-        for changes in transactions:
-            mutations = [delete(k) if v is None else put(k, v) for k, v in changes.items()]
-            _, commit = upstream.commit(mutations)
-            state = {k: v for k, v in {**state, **changes}.items() if v is not None}
-            states[commit] = state
-        for ts, wanted in states.items():
-            pairs = [(p.key, p.value) for p in scan(client, version=ts, limit=limit, reverse=backwards).pairs]
-            assert pairs == sorted(wanted.items(), reverse=backwards)[:limit]
-            for key in (b"a", b"b"):
-                assert upstream.get(key, ts) == wanted.get(key)
+def test_scans_equal_a_model_at_every_ts(shared, transactions, limit, backwards):
+    upstream, client, counter = shared
+    prefix = b"%06d/" % next(counter)
+    bounds = {
+        "start_key": prefix + b"\xff" if backwards else prefix,
+        "end_key": prefix if backwards else prefix + b"\xff",
+    }
+    state: dict[bytes, bytes] = {}
+    states = {upstream.tso(): {}}
+    for changes in transactions:
+        named = {prefix + key: value for key, value in changes.items()}
+        _, commit = upstream.commit([delete(k) if v is None else put(k, v) for k, v in named.items()])
+        state = {k: v for k, v in {**state, **named}.items() if v is not None}
+        states[commit] = state
+    for ts, wanted in states.items():
+        answer = scan(client, version=ts, limit=limit, reverse=backwards, **bounds)
+        assert [(p.key, p.value) for p in answer.pairs] == sorted(wanted.items(), reverse=backwards)[:limit]
+        for key in (prefix + b"a", prefix + b"b"):
+            assert upstream.get(key, ts) == wanted.get(key)
 
 
 # Region errors, in the order of the checks

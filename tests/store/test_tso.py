@@ -58,6 +58,26 @@ def test_a_clock_that_goes_back_is_not_followed(engine):
     assert tso.next() == last + 1
 
 
+def test_a_history_from_the_future_sets_the_clock_ahead(engine):
+    clock = HandClock()
+    tso = Tso(engine, clock)
+    tso.pass_by((START_MS + 3_600_000) << 18)
+    clock.seconds += 1
+    assert tso.advance() == (START_MS + 3_601_000) << 18
+    clock.seconds += 1
+    assert Tso(engine, clock).advance() >= (START_MS + 3_601_000) << 18
+
+
+def test_a_small_lead_is_waited_for(engine):
+    clock = HandClock()
+    tso = Tso(engine, clock)
+    tso.pass_by((START_MS + 600) << 18)
+    clock.seconds += 0.3
+    assert tso.next() == ((START_MS + 600) << 18) + 1
+    clock.seconds += 0.5
+    assert tso.next() == (START_MS + 800) << 18
+
+
 def test_after_a_crash_none_is_given_twice(engine):
     clock = HandClock()
     crashed = Tso(engine, clock)

@@ -1,12 +1,12 @@
 """The embedded upstream: a PD and TiKV stores in one process, over RocksDB, speaking the real protocol.
 
-    upstream      puts it together, for the command and for tests
-    ├── pd_service, kv_service, cdc_service     what clients call (``rpc``: the servers)
-    ├── cluster   the state and its one mutex
-    │   ├── regions       who answers for which keys; epochs
-    │   ├── transactions  locks, then commits
-    │   ├── capture, feed subscriptions, resolved-ts, bounded streams
-    │   └── tso, safepoints
-    ├── history, load     recorded histories: at once, or live at a pace
-    └── mvcc, blocks, kernels, engine           versions on disk, one at a time and in bulk
+upstream      puts it together, for the command and for tests
+├── pd_service, kv_service, cdc_service     what clients call (``rpc``: the servers)
+├── cluster   the state and its one mutex
+│   ├── regions       who answers for which keys; epochs
+│   ├── transactions  locks, then commits
+│   ├── capture, feed subscriptions, resolved-ts, bounded streams
+│   └── tso, safepoints
+├── history, load     recorded histories: at once, or live at a pace
+└── mvcc, blocks, kernels, engine           versions on disk, one at a time and in bulk
 """

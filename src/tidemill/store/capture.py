@@ -27,9 +27,9 @@ from tidemill.store.feed import (
     entries_event,
     row_field,
 )
-from tidemill.store.mvcc import Lock, LockTable, LockType, Reader
+from tidemill.store.mvcc import Lock, LockTable, LockType, Reader, physical_key, version_key
 from tidemill.store.regions import Region, RegionMap
-from tidemill.upstream.keys import decode_bytes, encode_bytes, mvcc_key
+from tidemill.upstream.keys import decode_bytes
 
 _FIRST_GROUP = 8  # regions in the first resolved-ts message; each further one takes four times as many
 _GROUP_GROWTH = 4
@@ -146,7 +146,7 @@ class Capture:
         if len(self._locks):
             for key, lock in self._locks.within(b"", b""):
                 if lock.writes_data:
-                    found[self._regions.of_key(encode_bytes(key)).id].append((key, lock.start_ts))
+                    found[self._regions.of_key(physical_key(key)).id].append((key, lock.start_ts))
         return found
 
     def _close(self, subscription: Subscription, error: cdcpb_pb2.Error) -> None:
@@ -200,7 +200,7 @@ def _scan(subscription: Subscription, snapshot: Snapshot, locks: Sequence[tuple[
 def _scan_committed(subscription: Subscription, snapshot: Snapshot, start: bytes, end: bytes) -> bool:
     if end and start >= end:
         return True
-    physical = (encode_bytes(start) if start else b"", encode_bytes(end) if end else b"")
+    physical = (physical_key(start) if start else b"", physical_key(end) if end else b"")
     for rows in blocks.changes(snapshot, *physical, subscription.checkpoint_ts, drop_looped=subscription.drop_looped):
         for run in rows.cut(MESSAGE_BYTES):
             event = entries_event(subscription.region_id, subscription.request_id, run)
@@ -220,7 +220,7 @@ def prewrite_row(
     if value is None and is_put:
         value = lock.short_value
         if value is None:
-            value = get(Family.DEFAULT, mvcc_key(key, lock.start_ts))
+            value = get(Family.DEFAULT, version_key(key, lock.start_ts))
         if value is None:
             raise CorruptDataError(f"the lock on key {key.hex()} at {lock.start_ts} has no value")
     old = reader.get(key, max(lock.start_ts, lock.for_update_ts))

@@ -8,6 +8,7 @@ may say up to which ts (``bootstrap_ts``) a replay should count as already there
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -50,15 +51,18 @@ class History:
         """How many rows have commit-ts ≤ ``ts``."""
         return int(np.searchsorted(self.commit_ts, np.uint64(ts), side="right"))
 
+    @cached_property
+    def _ends(self) -> Ints:
+        """The rows at which transactions end, ascending."""
+        last = (np.diff(self.commit_ts) != 0) | (np.diff(self.start_ts) != 0)
+        return np.append(np.flatnonzero(last) + 1, len(self))
+
     def transaction_at(self, row: int) -> tuple[int, list[Mutation]]:
         """The transaction that begins at ``row``: the row behind it, and what it writes."""
-        commit, start = self.commit_ts[row], self.start_ts[row]
-        end = row + 1
-        while end < len(self) and self.commit_ts[end] == commit and self.start_ts[end] == start:
-            end += 1
+        end = int(self._ends[np.searchsorted(self._ends, row, side="right")])
+        columns = (self.is_put[row:end].tolist(), self.keys[row:end].to_pylist(), self.values[row:end].to_pylist())
         return end, [
-            Mutation(Op.PUT if self.is_put[i] else Op.DELETE, self.keys[i].as_py(), self.values[i].as_py())
-            for i in range(row, end)
+            Mutation(Op.PUT if is_put else Op.DELETE, key, value) for is_put, key, value in zip(*columns, strict=True)
         ]
 
 

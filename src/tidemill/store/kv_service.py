@@ -14,11 +14,10 @@ from tidemill._pb import errorpb_pb2, kvrpcpb_pb2
 from tidemill.errors import UsageError
 from tidemill.store import blocks
 from tidemill.store.cluster import Cluster
-from tidemill.store.mvcc import Lock, LockType, Reader
+from tidemill.store.mvcc import Lock, LockType, Reader, physical_key
 from tidemill.store.regions import Region
 from tidemill.store.rpc import Context
 from tidemill.store.transactions import KeyLockedError, blocking_lock
-from tidemill.upstream.keys import encode_bytes
 
 _LOCK_OPS = {
     LockType.PUT: kvrpcpb_pb2.Put,
@@ -86,7 +85,7 @@ class KvService:
         if request.reverse or blocking or request.key_only:
             pairs = _walk(Reader(snapshot), request, start, end, blocking)
             return kvrpcpb_pb2.ScanResponse(pairs=islice(pairs, request.limit)).SerializeToString()
-        bounds = (encode_bytes(start) if start else b"", encode_bytes(end) if end else b"")
+        bounds = (physical_key(start) if start else b"", physical_key(end) if end else b"")
         rows = blocks.visible(snapshot, *bounds, request.version, request.limit)
         return b"".join(part.data.tobytes() for part in rows)
 
@@ -95,7 +94,7 @@ class KvService:
         try:
             with self._cluster.mutex:
                 region = self._check(request.context, context, keys)
-                results = self._cluster.split(region.id, [encode_bytes(key) for key in keys])
+                results = self._cluster.split(region.id, [physical_key(key) for key in keys])
         except RegionRefused as refused:
             return kvrpcpb_pb2.SplitRegionResponse(region_error=refused.error)
         except UsageError as error:
@@ -137,7 +136,7 @@ class KvService:
                 current = errorpb_pb2.EpochNotMatch(current_regions=self._relatives(region))
                 _refuse(f"epoch not match for region {region.id}", epoch_not_match=current)
         for key in keys:
-            if not region.contains(encode_bytes(key)):
+            if not region.contains(physical_key(key)):
                 outside = errorpb_pb2.KeyNotInRegion(
                     key=key, region_id=region.id, start_key=region.start, end_key=region.end
                 )

@@ -9,6 +9,7 @@ on where it stopped and nothing is brought in twice.
 
 import json
 import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -24,8 +25,8 @@ from tidemill.store.cluster import Cluster
 from tidemill.store.engine import Engine, Family
 from tidemill.store.history import History, buffers
 from tidemill.store.kernels import Ints, Stamps
-from tidemill.store.mvcc import SHORT_VALUE_MAX_BYTES
-from tidemill.upstream.keys import encode_bytes
+from tidemill.store.mvcc import SHORT_VALUE_MAX_BYTES, physical_key
+from tidemill.store.transactions import Mutation
 
 _KEY = b"history"
 _TABLE_PREFIX_BYTES = 9
@@ -60,39 +61,47 @@ def progress_of(engine: Engine, history: History) -> Progress:
 
 def load(cluster: Cluster, history: History, rows: int) -> None:
     """Bring in the first ``rows`` rows at once, where they are not in yet. Nobody may be connected."""
-    progress = progress_of(cluster.engine, history)
-    done = progress.rows
+    done = progress_of(cluster.engine, history).rows
     if len(cluster.locks) and done < len(history):
-        done = apply_transaction(cluster, history, done)  # a replay was cut short between lock and commit
+        # A replay was cut short between lock and commit.
+        end, mutations = history.transaction_at(done)
+        apply_transaction(cluster, history, done, end, mutations)
+        done = end
+    _pass_by(cluster, history, max(done, rows))
     if done >= rows:
         return
     _ingest(cluster.engine, history, done, rows)
-    split_at_tables(cluster, history.keys[done:rows])
+    split_at_tables(cluster, pc.unique(pc.binary_slice(history.keys[done:rows], 0, _TABLE_PREFIX_BYTES)).to_pylist())
     cluster.spread_leaders()
-    cluster.tso.pass_by(int(history.commit_ts[rows - 1]))
     cluster.engine.put(Family.META, _KEY, Progress(history.fingerprint, rows).encode())
     log.info("history loaded", rows=rows - done, regions=len(cluster.regions))
 
 
-def apply_transaction(cluster: Cluster, history: History, row: int) -> int:
-    """Prewrite and commit the transaction that begins at ``row``; return the row behind it."""
-    end, mutations = history.transaction_at(row)
+def _pass_by(cluster: Cluster, history: History, rows: int) -> None:
+    """The first ``rows`` rows are the past; but a commit-ts that continues behind them is not over yet."""
+    if rows:
+        last = int(history.commit_ts[rows - 1])
+        is_split = rows < len(history) and int(history.commit_ts[rows]) == last
+        cluster.tso.pass_by(last - 1 if is_split else last)
+
+
+def apply_transaction(cluster: Cluster, history: History, row: int, end: int, mutations: Sequence[Mutation]) -> None:
+    """Prewrite and commit the transaction of rows ``[row, end)``, and note that it is in."""
     start_ts, commit_ts = int(history.start_ts[row]), int(history.commit_ts[row])
     # Whoever wrote this may have locked its keys long after it began, so that it does not
     # conflict with what was committed in between.
-    cluster.prewrite(mutations, start_ts, for_update_ts=commit_ts - 1)
     with cluster.mutex:
+        cluster.transactions.prewrite(mutations, start_ts, for_update_ts=commit_ts - 1, is_free_of_conflict=True)
+    with cluster.mutex:  # taken anew: a resolved-ts may fall between lock and commit
         batch = cluster.engine.batch()
         batch.put(Family.META, _KEY, Progress(history.fingerprint, end).encode())
         cluster.transactions.commit([m.key for m in mutations], start_ts, commit_ts, batch=batch)
-    return end
 
 
-def split_at_tables(cluster: Cluster, keys: pa.Array) -> None:
-    """Give each table that the keys belong to a region of its own, as TiDB does when it creates one."""
-    prefixes = pc.unique(pc.binary_slice(keys, 0, _TABLE_PREFIX_BYTES))
-    tables = [p for p in prefixes.to_pylist() if p[:1] == b"t" and len(p) == _TABLE_PREFIX_BYTES]
-    cluster.split_at([encode_bytes(table) for table in tables])
+def split_at_tables(cluster: Cluster, prefixes: Iterable[bytes]) -> None:
+    """Give each table a region of its own, as TiDB does when it creates one; other prefixes are left alone."""
+    tables = [p for p in prefixes if p[:1] == b"t" and len(p) == _TABLE_PREFIX_BYTES]
+    cluster.split_at([physical_key(table) for table in tables])
 
 
 class Replay:
@@ -172,9 +181,12 @@ class Replay:
 
     def _step(self) -> None:
         commit_ts = int(self._history.commit_ts[self._row])
-        end, _ = self._history.transaction_at(self._row)
-        self._split_at_new_tables(self._row, end)
-        end = apply_transaction(self._cluster, self._history, self._row)
+        end, mutations = self._history.transaction_at(self._row)
+        fresh = {m.key[:_TABLE_PREFIX_BYTES] for m in mutations} - self._tables
+        if fresh:
+            self._tables |= fresh
+            split_at_tables(self._cluster, fresh)
+        apply_transaction(self._cluster, self._history, self._row, end, mutations)
         with self._cluster.mutex:
             self._row = end
             self._applied_ms = physical_ms(commit_ts)
@@ -182,13 +194,6 @@ class Replay:
             self.limit = int(self._history.commit_ts[end]) if end < len(self._history) else MAX_TS
             if self.limit != commit_ts:
                 self._cluster.tso.pass_by(commit_ts)
-
-    def _split_at_new_tables(self, first: int, end: int) -> None:
-        keys = self._history.keys[first:end]
-        fresh = set(pc.unique(pc.binary_slice(keys, 0, _TABLE_PREFIX_BYTES)).to_pylist()) - self._tables
-        if fresh:
-            self._tables |= fresh
-            split_at_tables(self._cluster, keys)
 
 
 def _ingest(engine: Engine, history: History, first: int, end: int) -> None:

@@ -9,11 +9,12 @@ Bulk reads are in ``blocks``; this is one key at a time.
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from tidemill.errors import CorruptDataError
 from tidemill.model.ts import MAX_TS
 from tidemill.store.engine import Batch, Engine, Family, Snapshot
-from tidemill.upstream.keys import decode_bytes, encode_bytes, mvcc_key, split_mvcc_key
+from tidemill.upstream.keys import decode_bytes, encode_bytes, split_mvcc_key
 
 SHORT_VALUE_MAX_BYTES = 255
 
@@ -167,26 +168,26 @@ class Reader:
     def value(self, key: bytes, write: Write) -> bytes:
         if write.short_value is not None:
             return write.short_value
-        value = self._snapshot.get(Family.DEFAULT, mvcc_key(key, write.start_ts))
+        value = self._snapshot.get(Family.DEFAULT, version_key(key, write.start_ts))
         if value is None:
             raise CorruptDataError(f"key {key.hex()} has a commit record at start-ts {write.start_ts} but no value")
         return value
 
     def previous_key(self, key: bytes) -> bytes | None:
         """The greatest key below ``key`` that has a commit record; an empty ``key`` means the last one."""
-        found = self._snapshot.last_before(Family.WRITE, encode_bytes(key) if key else b"")
+        found = self._snapshot.last_before(Family.WRITE, physical_key(key) if key else b"")
         return split_mvcc_key(found[0])[0] if found else None
 
     def next_key(self, key: bytes) -> bytes | None:
         """The smallest key at or above ``key`` that has a commit record."""
-        for stored, _ in self._snapshot.items(Family.WRITE, encode_bytes(key), b""):
+        for stored, _ in self._snapshot.items(Family.WRITE, physical_key(key), b""):
             return split_mvcc_key(stored)[0]
         return None
 
 
 class WriteIterator:
     def __init__(self, snapshot: Snapshot, key: bytes, ts: int) -> None:
-        self._items = snapshot.items(Family.WRITE, mvcc_key(key, ts), encode_bytes(key) + b"\xff" * 9)
+        self._items = snapshot.items(Family.WRITE, version_key(key, ts), physical_key(key) + b"\xff" * 9)
 
     def __iter__(self) -> "WriteIterator":
         return self
@@ -207,11 +208,11 @@ class LockTable:
 
     def put(self, batch: Batch, key: bytes, lock: Lock) -> None:
         self._locks[key] = lock
-        batch.put(Family.LOCK, encode_bytes(key), lock.encode())
+        batch.put(Family.LOCK, physical_key(key), lock.encode())
 
     def remove(self, batch: Batch, key: bytes) -> None:
         del self._locks[key]
-        batch.delete(Family.LOCK, encode_bytes(key))
+        batch.delete(Family.LOCK, physical_key(key))
 
     def within(self, start: bytes, end: bytes) -> list[tuple[bytes, Lock]]:
         """Locks on keys of ``[start, end)`` in key order; an empty ``end`` means no end."""
@@ -221,6 +222,18 @@ class LockTable:
         return len(self._locks)
 
 
+@lru_cache(1 << 16)  # a transaction needs each of its keys half a dozen times
+def physical_key(raw: bytes) -> bytes:
+    """The memcomparable form of a plain key, by which regions and the engine order it."""
+    return encode_bytes(raw)
+
+
+def version_key(raw: bytes, ts: int) -> bytes:
+    """Where a version of a plain key is stored: newest first."""
+    return physical_key(raw) + (ts ^ MAX_TS).to_bytes(8, "big")
+
+
+@lru_cache(1 << 12)
 def encode_varint(value: int) -> bytes:
     out = bytearray()
     while value >= 0x80:

@@ -17,9 +17,18 @@ from tidemill.model.change import Op
 from tidemill.model.ts import MAX_TS
 from tidemill.store.capture import Capture, LiveRow, commit_row, prewrite_row, rollback_row
 from tidemill.store.engine import Batch, Engine, Family
-from tidemill.store.mvcc import SHORT_VALUE_MAX_BYTES, Lock, LockTable, LockType, Reader, Write, WriteType
+from tidemill.store.mvcc import (
+    SHORT_VALUE_MAX_BYTES,
+    Lock,
+    LockTable,
+    LockType,
+    Reader,
+    Write,
+    WriteType,
+    physical_key,
+    version_key,
+)
 from tidemill.store.regions import RegionMap
-from tidemill.upstream.keys import encode_bytes, mvcc_key
 
 DEFAULT_TTL_MS = 3000
 
@@ -84,13 +93,21 @@ class Transactions:
         for_update_ts: int = 0,
         ttl_ms: int = DEFAULT_TTL_MS,
         txn_source: int = 0,
+        is_free_of_conflict: bool = False,
     ) -> None:
-        """Lock every key, or none and raise. With ``for_update_ts`` the keys count as checked when they were locked."""
+        """Lock every key, or none and raise.
+
+        With ``for_update_ts`` the keys count as checked when they were locked. A caller who knows
+        that no other transaction is in the way, and that this one has not ended, may say so.
+        """
         primary = mutations[0].key if primary is None else primary
         reader = Reader(self._engine.snapshot())
         batch = self._engine.batch()
         rows: dict[int, list[LiveRow]] = defaultdict(list)
-        wanted = [m for m in mutations if not self._is_prewritten(reader, m.key, start_ts, for_update_ts)]
+        if is_free_of_conflict:
+            wanted = [m for m in mutations if self._locks.get(m.key) is None]
+        else:
+            wanted = [m for m in mutations if not self._is_prewritten(reader, m.key, start_ts, for_update_ts)]
         for mutation in wanted:
             kind = LockType.PUT if mutation.op is Op.PUT else LockType.DELETE
             is_short = kind is LockType.PUT and len(mutation.value) <= SHORT_VALUE_MAX_BYTES
@@ -104,12 +121,12 @@ class Transactions:
                 txn_size=len(mutations),
                 txn_source=txn_source,
             )
-            region = self._regions.of_key(encode_bytes(mutation.key))
+            region = self._regions.of_key(physical_key(mutation.key))
             if self._capture.is_observed(region.id):
                 row = prewrite_row(reader, self._engine.get, mutation.key, lock, mutation.value)
                 rows[region.id].append(row)
             if kind is LockType.PUT and not is_short:
-                batch.put(Family.DEFAULT, mvcc_key(mutation.key, start_ts), mutation.value)
+                batch.put(Family.DEFAULT, version_key(mutation.key, start_ts), mutation.value)
             self._locks.put(batch, mutation.key, lock)
         self._apply(batch, rows)
 
@@ -121,18 +138,18 @@ class Transactions:
         batch = batch or self._engine.batch()
         rows: dict[int, list[LiveRow]] = defaultdict(list)
         for key, lock in held:
-            region = self._regions.of_key(encode_bytes(key))
+            region = self._regions.of_key(physical_key(key))
             if commit_ts <= self._capture.promised(region.id):
                 raise UsageError(
                     f"cannot commit at {commit_ts}: region {region.id} has promised up to "
                     f"{self._capture.promised(region.id)} to its subscribers. Take the commit-ts after the prewrite."
                 )
-            if lock.writes_data:
+            if lock.writes_data and self._capture.is_observed(region.id):
                 rows[region.id].append(commit_row(key, lock, commit_ts))
         for key, lock in held:
             if lock.type is not LockType.PESSIMISTIC:
                 write = Write(WriteType(lock.type), start_ts, lock.short_value, lock.txn_source)
-                batch.put(Family.WRITE, mvcc_key(key, commit_ts), write.encode())
+                batch.put(Family.WRITE, version_key(key, commit_ts), write.encode())
             self._locks.remove(batch, key)
         self._apply(batch, rows)
 
@@ -149,10 +166,10 @@ class Transactions:
                     raise UpstreamError(f"cannot roll back key {key.hex()}: it was committed at {done[0]}")
             else:
                 if lock.type is LockType.PUT and lock.short_value is None:
-                    batch.delete(Family.DEFAULT, mvcc_key(key, start_ts))
+                    batch.delete(Family.DEFAULT, version_key(key, start_ts))
                 self._locks.remove(batch, key)
-            batch.put(Family.WRITE, mvcc_key(key, start_ts), Write(WriteType.ROLLBACK, start_ts).encode())
-            rows[self._regions.of_key(encode_bytes(key)).id].append(rollback_row(key, start_ts))
+            batch.put(Family.WRITE, version_key(key, start_ts), Write(WriteType.ROLLBACK, start_ts).encode())
+            rows[self._regions.of_key(physical_key(key)).id].append(rollback_row(key, start_ts))
         self._apply(batch, rows)
 
     def _apply(self, batch: Batch, rows: dict[int, list[LiveRow]]) -> None:

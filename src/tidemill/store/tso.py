@@ -2,7 +2,8 @@
 
 The clock is the machine's, or the history's while one is replayed. Then no timestamp may pass
 the next commit of the history, and a caller who finds no room below it waits until that commit
-is applied.
+is applied. A history from the future sets the clock ahead for good: standing still until the
+machine has caught up would let no resolved-ts move.
 """
 
 import threading
@@ -18,6 +19,7 @@ _PER_MILLISECOND = 1 << LOGICAL_BITS
 _WINDOW = 500 << LOGICAL_BITS  # how far ahead the persisted bound is set
 _REPLAY_WINDOW = 20 << LOGICAL_BITS
 _WAIT_SECONDS = 0.2
+_CATCH_UP_MS = 1000  # the machine's clock is waited for if it is less behind
 
 
 class HistoryClock(Protocol):
@@ -41,6 +43,8 @@ class Tso:
         stored = engine.get(Family.META, _KEY)
         # All up to the bound may have been given out before a crash.
         self._bound = self._last = int.from_bytes(stored, "big") if stored else 0
+        self._ahead_ms = 0
+        self._set_ahead()
 
     @property
     def last(self) -> Ts:
@@ -71,13 +75,16 @@ class Tso:
     def pass_by(self, ts: int) -> None:
         """Everything given out from now on is above ``ts``."""
         with self._changed:
-            self._move_to(max(self._last, ts))
+            # No reserve above it: what lies there may belong to a history that is replayed next.
+            self._move_to(max(self._last, ts), reserve=0)
+            self._set_ahead()
             self._changed.notify_all()
 
     def follow(self, history: HistoryClock | None) -> None:
         """Take the time from a history, or with None from the machine again."""
         with self._changed:
             self._history = history
+            self._set_ahead()
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -89,7 +96,12 @@ class Tso:
             self._changed.notify_all()
 
     def _now_ms(self) -> int:
-        return self._history.now_ms() if self._history is not None else int(self._clock.now() * 1000)
+        return self._history.now_ms() if self._history is not None else int(self._clock.now() * 1000) + self._ahead_ms
+
+    def _set_ahead(self) -> None:
+        lead_ms = (self._last >> LOGICAL_BITS) - int(self._clock.now() * 1000)
+        if lead_ms > self._ahead_ms + _CATCH_UP_MS:
+            self._ahead_ms = lead_ms
 
     def _room_for(self, count: int) -> int | None:
         starts = [max(self._last + 1, self._now_ms() << LOGICAL_BITS)]
@@ -102,9 +114,9 @@ class Tso:
                 return first
         return None
 
-    def _move_to(self, ts: int) -> Ts:
+    def _move_to(self, ts: int, reserve: int = _WINDOW) -> Ts:
         if ts > self._bound:
-            self._bound = ts + _WINDOW
+            self._bound = ts + reserve
             if self._history is not None:
                 self._bound = max(ts, min(ts + _REPLAY_WINDOW, self._history.limit - 1))
             self._engine.put(Family.META, _KEY, self._bound.to_bytes(8, "big"))

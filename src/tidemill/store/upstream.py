@@ -28,11 +28,11 @@ from tidemill.store.engine import Engine
 from tidemill.store.history import read_history
 from tidemill.store.kv_service import KvService
 from tidemill.store.load import Replay
+from tidemill.store.mvcc import physical_key
 from tidemill.store.pd_service import PdService
 from tidemill.store.regions import Region
 from tidemill.store.rpc import Server
 from tidemill.store.transactions import Mutation
-from tidemill.upstream.keys import encode_bytes
 
 log = get_logger("store")
 
@@ -50,7 +50,7 @@ class EmbeddedUpstream:
         clock: Clock,
         is_temporary: bool,
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self._is_temporary = is_temporary
         self._interval_seconds = resolved_interval_seconds
         self._pd_port = pd_port
@@ -108,6 +108,7 @@ class EmbeddedUpstream:
                 at_once = len(history) if replay is None else history.rows_up_to(history.bootstrap_ts)
                 loading.load(upstream.cluster, history, at_once)
                 if replay is not None:
+                    upstream.cluster.tso.pass_by(history.bootstrap_ts)
                     upstream._replay = Replay(upstream.cluster, history, replay, clock)
             upstream._serve()
         except BaseException:
@@ -142,7 +143,7 @@ class EmbeddedUpstream:
             server.stop()
         self._engine.close()
         if self._is_temporary:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
@@ -197,12 +198,12 @@ class EmbeddedUpstream:
 
     def region_of(self, raw_key: bytes) -> Region:
         with self.cluster.mutex:
-            return self.cluster.regions.of_key(encode_bytes(raw_key))
+            return self.cluster.regions.of_key(physical_key(raw_key))
 
     def split(self, raw_key: bytes) -> tuple[Region, ...]:
         """Cut the region that holds the key, at the key."""
         with self.cluster.mutex:
-            physical = encode_bytes(raw_key)
+            physical = physical_key(raw_key)
             return self.cluster.split(self.cluster.regions.of_key(physical).id, [physical])
 
     def transfer_leader(self, region_id: int, store_id: int) -> None:
