@@ -16,7 +16,6 @@ from tidemill.flow.mounter.defaults import Fill, fill_of
 from tidemill.flow.mounter.floats import powers_of_ten
 from tidemill.flow.mounter.kernel import OK, Bytes, Ints, failure, u64
 from tidemill.flow.mounter.zones import Zone
-from tidemill.model.row import arrow_type
 from tidemill.model.table import INTEGER_TYPES, STRING_TYPES, TIME_TYPES, ColumnInfo, ColumnType
 
 SET_BEYOND_ELEMENTS = 112
@@ -70,11 +69,9 @@ class ColumnBuilder:
             data, start, length, at, count, size + (missing * len(fill) if isinstance(fill, bytes) else 0), fill
         )
 
-    def finish(self) -> pa.Array:
+    def finish(self, kind: pa.DataType) -> pa.Array:
         bitmap = pa.py_buffer(np.packbits(self._valid, bitorder="little")) if self._nulls else None
-        return pa.Array.from_buffers(
-            arrow_type(self.column), self._rows, [bitmap, *self._buffers()], null_count=self._nulls
-        )
+        return pa.Array.from_buffers(kind, self._rows, [bitmap, *self._buffers()], null_count=self._nulls)
 
     def _add(self, data: Bytes, start: Ints, length: Ints, at: int, count: int, size: int, fill: Fill) -> int:
         raise NotImplementedError
@@ -176,24 +173,30 @@ class TextBuilder(ColumnBuilder):
         self._used[0] = begin + converted
 
     def _make_room(self, size: int, at: int, count: int) -> None:
-        needed = int(self._used[0]) + size
-        if needed <= len(self._out):
+        """See to it that the next block of ``count`` rows, ``size`` bytes at most, finds room."""
+        used = int(self._used[0])
+        if used + size <= len(self._out):
             return
-        if needed - (self.growth - 1) * size > _ARROW_LIMIT:
-            raise InvariantError(
-                f"column {self.column.name!r} of one batch has more than 2 GiB of text; take fewer changes into a batch"
-            )
-        expected = needed if at + count >= self._rows else needed * self._rows // (at + count) * 17 // 16
-        grown = np.empty(max(expected, needed), np.uint8)
-        grown[: self._used[0]] = self._out[: self._used[0]]
+        if used > _ARROW_LIMIT:
+            raise self._too_much_text()
+        # Where the blocks before (or an exact size) tell how long the text is, make room for all the rest like
+        # them; beyond that for a block at its worst, so that the last blocks need not grow again.
+        is_exact = self.growth == 1 and not self.longest
+        done, length = (at, used) if at else (count, size if is_exact else 0)
+        expected = length * (self._rows - at) // done * 17 // 16
+        grown = np.empty(used + (max(expected, size) if is_exact else expected + size), np.uint8)
+        grown[:used] = self._out[:used]
         self._out = grown
+
+    def _too_much_text(self) -> InvariantError:
+        return InvariantError(
+            f"column {self.column.name!r} of one batch has more than 2 GiB of text; take fewer changes into a batch"
+        )
 
     def _buffers(self) -> list[pa.Buffer]:
         used = int(self._used[0])
         if used > _ARROW_LIMIT:
-            raise InvariantError(
-                f"column {self.column.name!r} of one batch has more than 2 GiB of text; take fewer changes into a batch"
-            )
+            raise self._too_much_text()
         return [pa.py_buffer(self._offsets), pa.py_buffer(self._out[:used])]
 
 

@@ -3,6 +3,9 @@
 Kernels trust their arguments: Numba checks no bounds. Whoever calls ``load_u64`` or ``copy`` has
 made sure before that every byte lies inside its buffer. A kernel that meets bytes which do not make
 sense returns ``failure(row, reason)`` instead of going on; ``OK`` otherwise.
+
+Compiled code is kept beside each module and goes stale only with that module's own file. Whoever changes
+a kernel that kernels of other modules call removes ``__pycache__/*.nb?`` here.
 """
 
 from collections.abc import Callable

@@ -5,6 +5,7 @@ split at once, then each column reads its cells. Runs on executors, and wherever
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,6 @@ from tidemill.errors import InvariantError, RowUndecodableError
 from tidemill.flow.mounter import checksums, handles, legacy, split
 from tidemill.flow.mounter.columns import REASONS, ColumnBuilder, IntegerBuilder, builder_for
 from tidemill.flow.mounter.kernel import OK, Bytes, Ints, Longs
-from tidemill.flow.mounter.strings import take_from_handle
 from tidemill.flow.mounter.zones import Zone, zone_table
 from tidemill.model.row import RowBatch, RowOp, arrow_schema
 from tidemill.model.table import INTEGER_TYPES, STRING_TYPES, ColumnFlag, ColumnInfo, ColumnType, TableInfo
@@ -109,7 +109,11 @@ class _Plan:
         self.handle_columns = _handle_columns(table)
         self.is_common = table.is_common_handle
         self.handle_flags = np.array([_key_flag(self.columns[c]) for c, _ in self.handle_columns], np.int32)
-        self.kinds = np.array([_old_kinds(c) for c in self.columns], np.int64)
+        self.schema = arrow_schema(table)
+
+    @cached_property
+    def old_kinds(self) -> Longs:
+        return np.array([_old_kinds(c) for c in self.columns], np.int64)
 
     def undecodable(self, key: bytes, column: ColumnInfo | None, reason: int) -> RowUndecodableError:
         return RowUndecodableError(self.table.full_name, key, column.name if column else None, REASONS[reason])
@@ -158,18 +162,19 @@ def _old_kinds(column: ColumnInfo) -> int:
 
 
 def _decode(plan: _Plan, keys: _Cells, values: _Cells, rows: Longs, zone: Zone) -> pa.RecordBatch:
+    if not len(rows):
+        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in plan.schema], schema=plan.schema)
     values = _without_old_format(plan, keys, values, rows)
     builders = [builder_for(column, len(rows), zone) for column in plan.columns]
     block_rows = _block_rows(values, rows)
     block = _Block(plan, keys, values, rows, block_rows)
     for first in range(0, len(rows), block_rows):
         block.decode(first, min(block_rows, len(rows) - first), builders)
-    return pa.RecordBatch.from_arrays([b.finish() for b in builders], schema=arrow_schema(plan.table))
+    arrays = [builder.finish(field.type) for builder, field in zip(builders, plan.schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.schema)
 
 
 def _block_rows(values: _Cells, rows: Longs) -> int:
-    if not len(rows):
-        return _LEAST_BLOCK_ROWS
     size = int(values.offsets[rows[-1] + 1]) - int(values.offsets[rows[0]])
     fitting = _BLOCK_BYTES * len(rows) // max(size, 1)
     return min(max(fitting, _LEAST_BLOCK_ROWS), _MOST_BLOCK_ROWS, len(rows))
@@ -191,7 +196,7 @@ def _without_old_format(plan: _Plan, keys: _Cells, values: _Cells, rows: Longs) 
         plan.column_of,
         plan.big_ids,
         plan.big_columns,
-        plan.kinds,
+        plan.old_kinds,
         upgraded.data,
         upgraded.offsets,
     )
@@ -250,17 +255,21 @@ class _Block:
     def _from_handles(self, first: int, count: int, builders: list[ColumnBuilder]) -> set[int]:
         """Decode those columns of the handle that the rows leave out; return which."""
         places = enumerate(self._plan.handle_columns)
-        wanted = [k for k, (c, _) in places if take_from_handle(self._lengths[c], count)]
+        wanted = [k for k, (c, _) in places if self._absent(c)]
         if self._plan.is_common:
             return self._from_common_handles(first, count, builders, wanted)
         return self._from_integer_handles(first, count, builders) if wanted else set()
+
+    def _absent(self, column: int) -> int:
+        """How many rows of the block leave the column to the handle, which wins over null and missing."""
+        return int(self._sums[column, 1] + self._sums[column, 2])
 
     def _from_integer_handles(self, first: int, count: int, builders: list[ColumnBuilder]) -> set[int]:
         column = self._plan.handle_columns[0][0]
         found = np.empty(count, np.uint64)
         handles.integer_handles(self._keys.data, self._keys.offsets, self._rows, first, count, found)
         builder = builders[column]
-        if isinstance(builder, IntegerBuilder) and take_from_handle(self._lengths[column], count) == count:
+        if isinstance(builder, IntegerBuilder) and self._absent(column) == count:
             builder.take(found, first)
         else:
             starts = np.arange(0, 8 * count, 8, dtype=np.int32)

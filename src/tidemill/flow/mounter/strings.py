@@ -9,7 +9,6 @@ import numpy as np
 
 from tidemill.flow.mounter.kernel import (
     MISSING,
-    NULL,
     OK,
     Bytes,
     Ints,
@@ -164,12 +163,3 @@ def rune_size(data: Bytes, at: int, end: int) -> int:
         if data[at + k] & 0xC0 != 0x80:
             return 0
     return size
-
-
-@kernel
-def take_from_handle(length: Ints, count: int) -> int:
-    """How many cells of a handle column the rows leave to the handle: it wins over null and missing."""
-    taken = 0
-    for i in range(count):
-        taken += length[i] == NULL or length[i] == MISSING
-    return taken
