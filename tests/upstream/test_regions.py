@@ -146,16 +146,18 @@ def test_the_children_named_by_an_epoch_error_take_the_parents_place():
     ]  # nobody guesses a leader for the other
 
 
-def test_a_silent_leader_makes_way_for_the_next_peer():
+def test_a_silent_leader_makes_way_for_the_next_peer_and_behind_the_last_pd_is_asked():
+    upstream = two_regions()
+
     async def scenario(cache):
-        leaders = []
+        tried = []
         for _ in range(4):
             asked = await cache.locate(b"a")
-            leaders.append(asked.leader.store_id)
+            tried.append((asked.leader.store_id, upstream.calls.count("GetRegion")))
             cache.rotate_leader(asked)
-        return leaders
+        return tried
 
-    assert with_cache(two_regions(), scenario) == [1, 2, 3, 1]
+    assert with_cache(upstream, scenario) == [(1, 1), (2, 1), (3, 1), (1, 2)]
 
 
 def test_stores_that_serve_no_regions_are_refused():

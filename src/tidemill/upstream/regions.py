@@ -132,10 +132,12 @@ class RegionCache:
         return True
 
     def rotate_leader(self, region: Region) -> None:
-        """Try the peer after the leader of this picture: the leader's store does not answer."""
-        if region.leader in region.peers and len(region.peers) > 1:
-            following = (region.peers.index(region.leader) + 1) % len(region.peers)
+        """The leader's store does not answer: try the peer after it, and behind the last one ask PD again."""
+        following = region.peers.index(region.leader) + 1 if region.leader in region.peers else len(region.peers)
+        if following < len(region.peers):
             self.set_leader(region.id, region.peers[following])
+        else:
+            self.invalidate(region.id)
 
     def invalidate(self, region_id: int) -> None:
         start = self._by_id.pop(region_id, None)

@@ -223,7 +223,9 @@ class Puller:
                 self._retry(subscription, rest)
                 return
             for region in regions:
-                piece = region.span.intersect(rest)
+                # All of the region that lies in the span, also where only a part of it was lost: a store
+                # takes one registration per region, and a merged region must wait for all its parts.
+                piece = region.span.intersect(subscription.frontier.span)
                 if piece is not None and self._is_current(subscription):
                     self._claim(subscription, region, piece)
                     at = piece.end
@@ -236,7 +238,8 @@ class Puller:
                 subscription.registrations.add(registration)
                 self._feed.register(registration)
             case Stale(rest):
-                self._regions.invalidate(region.id)
+                if rest:
+                    self._regions.invalidate(region.id)
                 for span in rest:
                     self._retry(subscription, span)
             case Wait():

@@ -421,16 +421,28 @@ def used_bytes(entries: Any, slots: Any, counters: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def gather(buf: Any, arena: Any, out: Any, chosen: Any, column: int, offsets: Any, data: Any) -> None:
-    """Copy one column's bytes of the chosen rows side by side into ``data``; ``offsets`` are Arrow's."""
-    to = np.int64(0)
-    offsets[0] = 0
+def measure(out: Any, chosen: Any, sizes: Any) -> None:
+    """How many bytes of keys, values and old values the chosen rows have."""
     for i in range(len(chosen)):
-        o = out[chosen[i]]
-        at, length = o[column], o[column + 1]
-        if o[O_SOURCE] == FROM_MESSAGE:
-            copy(buf, at, data, to, length)
-        else:
-            copy(arena, at, data, to, length)
-        to += length
-        offsets[i + 1] = to
+        for c in range(3):
+            sizes[c] += out[chosen[i], O_KEY_LEN + 2 * c]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def gather(
+    buf: Any, arena: Any, out: Any, chosen: Any, numbers: Any, ops: Any, offsets: Any, keys: Any, values: Any, olds: Any
+) -> None:
+    """Write the chosen rows as columns: start-ts and commit-ts, op, and three of bytes with Arrow's offsets."""
+    for i in range(len(chosen)):
+        r = chosen[i]
+        numbers[0, i], numbers[1, i], ops[i] = out[r, O_START], out[r, O_COMMIT], out[r, O_OP]
+        source = buf if out[r, O_SOURCE] == FROM_MESSAGE else arena
+        for c in range(3):
+            at, length, to = out[r, O_KEY + 2 * c], out[r, O_KEY_LEN + 2 * c], offsets[c, i]
+            if c == 0:
+                copy(source, at, keys, to, length)
+            elif c == 1:
+                copy(source, at, values, to, length)
+            else:
+                copy(source, at, olds, to, length)
+            offsets[c, i + 1] = to + length

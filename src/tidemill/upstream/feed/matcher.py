@@ -99,7 +99,7 @@ class Matcher:
     def process(self, parsed: ParsedMessages) -> Matched:
         """Take rows and resolved-ts in. A broken promise of the upstream raises ``ProtocolViolationError``."""
         self._refresh_index()
-        self._make_room(parsed.rows)
+        self._reserve(parsed.halves, parsed.halves_bytes)
         if self._only_request:
             parsed.resolved[parsed.resolved[:, wire.RESOLVED_REQUEST] == 0, wire.RESOLVED_REQUEST] = self._only_request
         counters, rows = self._counters, parsed.rows
@@ -128,34 +128,30 @@ class Matcher:
         if not len(out):
             return
         requests = self._slots[out[:, k.O_SLOT], k.S_REQUEST]
-        order = np.argsort(requests, kind="stable")
-        in_order = requests[order]
-        cuts = np.flatnonzero(in_order[1:] != in_order[:-1]) + 1
-        for chosen in np.split(order, cuts):
-            request = int(requests[chosen[0]]) & 0xFFFFFFFFFFFFFFFF
-            yield request, self._batch(parsed, out, chosen)
+        if (requests == requests[0]).all():
+            parts = [np.arange(len(out))]
+        else:
+            order = np.argsort(requests, kind="stable")
+            in_order = requests[order]
+            parts = np.split(order, np.flatnonzero(in_order[1:] != in_order[:-1]) + 1)
+        for chosen in parts:
+            yield int(requests[chosen[0]]) & 0xFFFFFFFFFFFFFFFF, self._batch(parsed, out, chosen)
 
     def _batch(self, parsed: ParsedMessages, out: Int64s, chosen: Int64s) -> pa.RecordBatch:
-        rows = out[chosen]
-        n = len(rows)
-
-        def column(which: int) -> pa.Array:
-            offsets = np.empty(n + 1, dtype=np.int32)
-            data = np.empty(int(rows[:, which + 1].sum()), dtype=np.uint8)
-            k.gather(parsed.buffer, self._arena, out, chosen, which, offsets, data)
-            return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(rows[:, k.O_START].astype(np.uint64)),
-                pa.array(rows[:, k.O_COMMIT].astype(np.uint64)),
-                pa.array(rows[:, k.O_OP].astype(np.uint8)),
-                column(k.O_KEY),
-                column(k.O_VALUE),
-                column(k.O_OLD),
-            ],
-            schema=RAW_CHANGE_SCHEMA,
-        )
+        n = len(chosen)
+        sizes = np.zeros(3, dtype=np.int64)
+        k.measure(out, chosen, sizes)
+        numbers, ops = np.empty((2, n), dtype=np.int64), np.empty(n, dtype=np.uint8)
+        offsets = np.zeros((3, n + 1), dtype=np.int32)
+        bodies = [np.empty(size, dtype=np.uint8) for size in sizes.tolist()]
+        k.gather(parsed.buffer, self._arena, out, chosen, numbers, ops, offsets, *bodies)
+        stamps = [pa.Array.from_buffers(pa.uint64(), n, [None, pa.py_buffer(column)]) for column in numbers]
+        texts = [
+            pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(ends), pa.py_buffer(body)])
+            for ends, body in zip(offsets, bodies, strict=True)
+        ]
+        op = pa.Array.from_buffers(pa.uint8(), n, [None, pa.py_buffer(ops)])
+        return pa.RecordBatch.from_arrays([*stamps, op, *texts], schema=RAW_CHANGE_SCHEMA)
 
     def _violation(self, outcome: int, parsed: ParsedMessages) -> ProtocolViolationError:
         row = parsed.rows[int(self._counters[k.C_ROW])]
@@ -171,13 +167,6 @@ class Matcher:
             f"{what}. Going on could lose changes, so the changefeed stops. "
             "Check that every TiKV is of a supported version, then resume from the checkpoint."
         )
-
-    def _make_room(self, rows: Int64s) -> None:
-        kinds = rows[:, wire.TYPE]
-        waiting = rows[(kinds >= wire.PREWRITE) & (kinds <= wire.ROLLBACK)]
-        if len(waiting):
-            lengths = waiting[:, [wire.KEY_LEN, wire.VALUE_LEN, wire.OLD_LEN]]
-            self._reserve(len(waiting), int(lengths.sum()))
 
     def _reserve(self, entries: int, size: int) -> None:
         """Make sure that so many more changes, of so many bytes, can wait without growing in between."""

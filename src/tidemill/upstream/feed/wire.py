@@ -58,6 +58,8 @@ class ParsedMessages:
     resolved: Int64s
     regions: Int64s
     errors: Int64s
+    halves: int  # rows that are half a change: PREWRITE, COMMIT or ROLLBACK
+    halves_bytes: int  # their keys and values together
 
     def error_events(self) -> list[ErrorEvent]:
         found = []
@@ -80,7 +82,7 @@ def parse(messages: Sequence[bytes]) -> ParsedMessages:
     joined = messages[0] if len(messages) == 1 else b"".join(messages)
     buffer = np.frombuffer(joined, dtype=np.uint8)
     ends = np.cumsum(np.fromiter(map(len, messages), dtype=np.int64, count=len(messages)))
-    counts = np.zeros(5, dtype=np.int64)
+    counts = np.zeros(7, dtype=np.int64)
     bad = _walk(buffer, ends, False, _NOTHING, _NOTHING, _NOTHING, _NO_REGIONS, _NOTHING, counts)
     if bad < 0:
         events = np.zeros((counts[0], 2), dtype=np.int64)
@@ -95,7 +97,7 @@ def parse(messages: Sequence[bytes]) -> ParsedMessages:
             f"a message of the change stream is malformed or cut off at byte {bad} of {len(joined)}. "
             "The stream is dropped and opened again; if this repeats, look for a proxy between us and TiKV."
         )
-    return ParsedMessages(buffer, events, rows, resolved, regions, errors)
+    return ParsedMessages(buffer, events, rows, resolved, regions, errors, int(counts[5]), int(counts[6]))
 
 
 _NOTHING = np.empty((0, 0), dtype=np.int64)
@@ -105,16 +107,16 @@ _NO_REGIONS = np.empty(0, dtype=np.int64)
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # numba has no types
 def _varint(buf: Any, at: int, end: int) -> Any:
     """The value at ``at`` and the position behind it, or position -1."""
-    value = np.int64(0)
-    for shift in range(0, 70, 7):
-        if at >= end:
-            return value, -1
-        byte = np.int64(buf[at])
+    value, shift = np.int64(0), np.int64(0)
+    while at < end and shift < 70:
+        # Unsigned: a signed position might count from the end, and asking costs as much as reading.
+        byte = np.int64(buf[np.uint64(at)])
         at += 1
-        value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
-    return value, -1
+            return value | (byte << shift), at
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return value, np.int64(-1)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -126,7 +128,7 @@ def field(buf: Any, at: int, end: int) -> Any:
     """
     tag, at = _varint(buf, at, end)
     if at < 0 or tag < 8 or tag > 0xFFFFFFFF:
-        return tag, 0, 0, -1
+        return tag, np.int64(0), np.int64(0), np.int64(-1)
     wire = tag & 7
     if wire == 0:
         value, at = _varint(buf, at, end)
@@ -135,13 +137,13 @@ def field(buf: Any, at: int, end: int) -> Any:
     if wire == 2:
         length, at = _varint(buf, at, end)
         if at < 0:
-            return tag, 0, 0, -1
+            return tag, length, at, at
     elif wire == 1:
         length = np.int64(8)
     elif wire == 5:
         length = np.int64(4)
     if length < 0 or length > end - at:
-        return tag, 0, 0, -1
+        return tag, length, at, np.int64(-1)
     return tag, length, at, at + length
 
 
@@ -227,40 +229,44 @@ def _walk_entries(buf: Any, at: int, end: int, fill: bool, event: int, rows: Any
             return at
         if tag == 10:
             if fill:
-                row = rows[counts[1]]
-                row[11] = event
-                bad = _read_row(buf, start, stop, row)
+                rows[counts[1], 11] = event
+                r = counts[1]
+                bad = _read_row(buf, start, stop, rows, r)
                 if bad >= 0:
                     return bad
+                if 1 <= rows[r, 0] <= 3:  # PREWRITE, COMMIT, ROLLBACK
+                    counts[5] += 1
+                    counts[6] += rows[r, 5] + rows[r, 7] + rows[r, 9]
             counts[1] += 1
         at = stop
     return -1
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _read_row(buf: Any, at: int, end: int, row: Any) -> Any:
+def _read_row(buf: Any, at: int, end: int, rows: Any, r: int) -> Any:
     while at < end:
         tag, number, start, stop = field(buf, at, end)
         if stop < 0:
             return at
-        if tag == 8:  # start_ts
-            row[2] = number
-        elif tag == 16:  # commit_ts
-            row[3] = number
-        elif tag == 24:  # type
-            row[0] = number
-        elif tag == 32:  # op_type
-            row[1] = number
+        if tag <= 32:
+            if tag == 8:  # start_ts
+                rows[r, 2] = number
+            elif tag == 16:  # commit_ts
+                rows[r, 3] = number
+            elif tag == 24:  # type
+                rows[r, 0] = number
+            elif tag == 32:  # op_type
+                rows[r, 1] = number
         elif tag == 42:  # key
-            row[4], row[5] = start, stop - start
+            rows[r, 4], rows[r, 5] = start, number
         elif tag == 50:  # value
-            row[6], row[7] = start, stop - start
+            rows[r, 6], rows[r, 7] = start, number
         elif tag == 58:  # old_value
-            row[8], row[9] = start, stop - start
+            rows[r, 8], rows[r, 9] = start, number
         elif tag == 80:  # generation
-            row[10] = number
+            rows[r, 10] = number
         at = stop
-    if row[2] < 0 or row[3] < 0:
+    if rows[r, 2] < 0 or rows[r, 3] < 0:
         return end
     return -1
 
