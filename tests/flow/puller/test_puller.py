@@ -178,6 +178,27 @@ def test_a_store_that_goes_away_and_comes_back_is_followed_elsewhere(upstream):
     asyncio.run(scenario())
 
 
+def test_the_whole_upstream_may_restart_under_us(tmp_path):
+    def start(pd_port=0):
+        return EmbeddedUpstream.start(stores=2, pd_port=pd_port, data_dir=tmp_path, resolved_interval_seconds=0.02)
+
+    async def scenario():
+        upstream = start()
+        try:
+            async with pulling(upstream) as (_, receiver):
+                first = await write(upstream, b"k1")
+                await receiver.wait_resolved(1, first)
+                await asyncio.to_thread(upstream.stop)
+                upstream = await asyncio.to_thread(start, int(upstream.pd_address.rsplit(":", 1)[1]))
+                second = await write(upstream, b"k1")
+                await receiver.wait_resolved(1, second)
+                assert set(receiver.changes[1]) == {(b"k1", first), (b"k1", second)}
+        finally:
+            upstream.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_receiver_that_waits_makes_us_stop_reading(upstream):
     async def scenario():
         value = b"x" * (1 << 20)

@@ -12,6 +12,7 @@ from tidemill.model.span import Span
 FIRST_SECONDS = 0.05
 LONGEST_SECONDS = 2.0
 REMEMBERED_SECONDS = 300.0
+_FEW = 1024  # records that are not worth looking through for old ones
 
 
 class Backoff:
@@ -19,6 +20,7 @@ class Backoff:
 
     def __init__(self, random: Random) -> None:
         self._random = random
+        self._sweep_at = _FEW
         self._losses: dict[bytes, tuple[int, float]] = {}  # by the range's start: how often, and when last
 
     def next_seconds(self, part: Span, now: float) -> float:
@@ -26,8 +28,9 @@ class Backoff:
         count, last = self._losses.get(part.start, (0, now))
         if now - last > REMEMBERED_SECONDS:
             count = 0
-        if len(self._losses) > 1024:
+        if len(self._losses) >= self._sweep_at:
             self._losses = {start: x for start, x in self._losses.items() if now - x[1] <= REMEMBERED_SECONDS}
+            self._sweep_at = max(_FEW, 2 * len(self._losses))
         self._losses[part.start] = (count + 1, now)
         whole = min(FIRST_SECONDS * (1 << min(count, 16)), LONGEST_SECONDS)
         return whole * self._random.uniform(0.5, 1.0)
