@@ -23,7 +23,7 @@ from tidemill.control.progress import Advance, Finish, Offer, Progress, RunDdl, 
 from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.errors import InvariantError
 from tidemill.flow.intake import Intake
-from tidemill.flow.pipeline import Unit
+from tidemill.flow.pipeline import Part, Unit, make_units
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema import JOB_TABLE_ID, SchemaChange, SchemaStore
 from tidemill.flow.sink import Receipt, Sink
@@ -159,12 +159,13 @@ class Processor:
         if to_ts <= self.progress.checkpoint_ts:
             return []
         self._begin(to_ts)
-        units = []
+        parts: list[Part] = []
         for physical_id, slices in self._intake.plan(self.progress.checkpoint_ts, to_ts):
             table = self._schema.table(physical_id, to_ts)
             if table is None:
                 raise InvariantError(f"changes of table id {physical_id} up to {to_ts}, but no schema for them")
-            units.append(Unit(table, physical_id, slices, self._sink.target(table, physical_id, to_ts)))
+            parts.append((table, physical_id, slices))
+        units = make_units(parts, lambda table, physical_id: self._sink.target(table, physical_id, to_ts))
         return units
 
     async def commit(self, receipts: Sequence[Receipt]) -> None:

@@ -11,7 +11,7 @@ changes wait in a sorter of their own and go out with the first batch behind the
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -97,7 +97,7 @@ class Intake:
         found: dict[int, SpanSlices] = {}
         for slices in self._due_slices(checkpoint_ts) + self._sorter.plan(checkpoint_ts, to_ts):
             physical_id = self._by_id[slices.span_id][1].followed.physical_id
-            found[physical_id] = _joined(found[physical_id], slices) if physical_id in found else slices
+            found[physical_id] = found[physical_id].joined(slices) if physical_id in found else slices
         return list(found.items())
 
     def release(self, checkpoint_ts: Ts) -> None:
@@ -161,12 +161,3 @@ class Intake:
         if self._early_sorter.resolved_ts < checkpoint_ts:
             return []
         return [slices for slices in self._early_sorter.plan(Ts(0), checkpoint_ts) if slices.span_id in due]
-
-
-def _joined(first: SpanSlices, second: SpanSlices) -> SpanSlices:
-    return replace(
-        second,
-        rows=first.rows + second.rows,
-        bytes=first.bytes + second.bytes,
-        slices=first.slices + second.slices,
-    )

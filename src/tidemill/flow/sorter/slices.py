@@ -9,7 +9,7 @@ row is read once.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,6 +30,15 @@ class SpanSlices:
     rows: int  # a change that was delivered twice may count twice
     bytes: int  # about
     slices: tuple[SegmentSlice, ...]
+
+    def joined(self, other: "SpanSlices") -> "SpanSlices":
+        """Both, to be read as one, in one commit order."""
+        return replace(
+            self,
+            rows=self.rows + other.rows,
+            bytes=self.bytes + other.bytes,
+            slices=self.slices + other.slices,
+        )
 
 
 def read_slices(

@@ -1,0 +1,99 @@
+"""Units of a batch, and what the fused stages make of them."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from tests.flow.mounter.tables import ID, column, primary, table
+from tests.reference.encode import int_cell, record_key, row_v2
+from tidemill.flow.pipeline import Part, Pipeline, make_units
+from tidemill.flow.sink import FileSink, parse_sink_uri
+from tidemill.flow.sorter import Sorter
+from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
+from tidemill.model.table import ColumnType, PartitionInfo, TableInfo
+from tidemill.model.ts import Ts
+
+PLAIN = table(primary(), column(2, ColumnType.LONG), pk_is_handle=True)
+PARTITIONED = replace(PLAIN, partitions=(PartitionInfo(201, "p0"), PartitionInfo(202, "p1")))
+Row = tuple[int, int, int | None, int | None]  # commit-ts, id, new and old value of c2
+
+
+def changes(physical_id: int, *rows: Row) -> pa.RecordBatch:
+    def value(c2: int | None) -> bytes:
+        return b"" if c2 is None else row_v2({2: int_cell(c2)})
+
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "start_ts": ts - 1,
+                "commit_ts": ts,
+                "op": Op.DELETE if new is None else Op.PUT,
+                "key": record_key(physical_id, key),
+                "value": value(new),
+                "old_value": value(old),
+            }
+            for ts, key, new, old in rows
+        ],
+        RAW_CHANGE_SCHEMA,
+    )
+
+
+def written(folder: Path, info: TableInfo, parts: dict[int, list[Row]]) -> dict[str, list[tuple[int, str, str, str]]]:
+    """The messages (commit-ts, type, id, c2) of one batch of ``parts``, rows by physical id, per folder."""
+
+    async def fill(sorter: Sorter) -> None:
+        for physical_id, rows in parts.items():
+            sorter.open_span(physical_id, Ts(0))
+            await sorter.add(physical_id, changes(physical_id, *rows))
+            sorter.advance(physical_id, Ts(100))
+
+    config = parse_sink_uri(f"file://{folder}/out?protocol=canal-json&enable-tidb-extension=true&date-separator=none")
+    sink, sorter = FileSink(config, None), Sorter(folder / "segments")
+    try:
+        asyncio.run(fill(sorter))
+        planned: list[Part] = [(info, slices.span_id, slices) for slices in sorter.plan(Ts(0), Ts(100))]
+        units = make_units(planned, lambda table, physical_id: sink.target(table, physical_id, Ts(100)))
+        sink.commit(Ts(100), [Pipeline(config, "UTC").process(unit) for unit in units])
+    finally:
+        sorter.close()
+    found: dict[str, list[tuple[int, str, str, str]]] = {}
+    for path in sorted((folder / "out").rglob("CDC*.json")):
+        place = str(path.parent.relative_to(folder / "out"))
+        for message in map(json.loads, path.read_bytes().splitlines()):
+            (data,) = message["data"]
+            found.setdefault(place, []).append((message["_tidb"]["commitTs"], message["type"], data["id"], data["c2"]))
+    return found
+
+
+def test_physical_ids_of_a_table_being_partitioned_are_written_as_one_table(tmp_path: Path) -> None:
+    parts = {201: [(10, 2, 20, None), (30, 4, 41, 40)], 202: [(20, 1, 10, None), (40, 3, None, 30)]}
+    assert written(tmp_path, PLAIN, parts) == {
+        "test/t/0": [
+            (10, "INSERT", "2", "20"),
+            (20, "INSERT", "1", "10"),
+            (30, "UPDATE", "4", "41"),
+            (40, "DELETE", "3", "30"),
+        ]
+    }
+
+
+def test_a_row_that_moves_between_them_is_deleted_before_it_is_inserted(tmp_path: Path) -> None:
+    parts = {201: [(10, 7, 71, None), (10, 2, 20, None)], 202: [(10, 7, None, 70)]}
+    assert written(tmp_path, PLAIN, parts) == {
+        "test/t/0": [(10, "DELETE", "7", "70"), (10, "INSERT", "2", "20"), (10, "INSERT", "7", "71")]
+    }
+
+
+def test_table_partitions_are_written_apart(tmp_path: Path) -> None:
+    parts: dict[int, list[Row]] = {201: [(10, 2, 20, None)], 202: [(20, 1, 10, None)]}
+    assert written(tmp_path, PARTITIONED, parts) == {
+        "test/t/0/201": [(10, "INSERT", "2", "20")],
+        "test/t/0/202": [(20, "INSERT", "1", "10")],
+    }
+
+
+def test_a_table_alone_keeps_its_id(tmp_path: Path) -> None:
+    assert written(tmp_path, PLAIN, {ID: [(10, 1, 5, None)]}) == {"test/t/0": [(10, "INSERT", "1", "5")]}
