@@ -36,6 +36,7 @@ from tidemill.upstream.keys import record_span
 log = get_logger("processor")
 
 _DDL_SPAN = 1  # the subscription to the DDL jobs; the intake takes the numbers after it
+_TRACES = 1024  # of the latest batches are kept
 _IDLE_SAVE_SECONDS = 2.0  # how often a checkpoint that moves without data is written down
 
 
@@ -47,6 +48,17 @@ class Admission:
     max_rows: int = 400_000
     max_bytes: int = 256 << 20
     flush_interval_seconds: float = 0.0  # at least so long between the starts of two batches
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTrace:
+    """When a batch passed each point, by the monotonic clock: where the time from commit to durable goes."""
+
+    to_ts: Ts
+    offered_at: float  # it was known that it could begin
+    planned_at: float  # Spark had asked what it consists of
+    written_at: float  # the pipeline had run, its receipts were back
+    durable_at: float  # the state was saved
 
 
 @dataclass(slots=True)
@@ -83,6 +95,8 @@ class Processor:
         self._job_rows: list[pa.RecordBatch] = []
         self._changed = asyncio.Event()
         self._batch_started = -1e9
+        self._batch_planned = -1e9
+        self.traces: deque[BatchTrace] = deque(maxlen=_TRACES)
         self._idle_saved = clock.monotonic()
         self._intake: Intake
         self.totals = Totals()
@@ -166,6 +180,7 @@ class Processor:
                 raise InvariantError(f"changes of table id {physical_id} up to {to_ts}, but no schema for them")
             parts.append((table, physical_id, slices))
         units = make_units(parts, lambda table, physical_id: self._sink.target(table, physical_id, to_ts))
+        self._batch_planned = self._clock.monotonic()
         return units
 
     async def commit(self, receipts: Sequence[Receipt]) -> None:
@@ -174,6 +189,7 @@ class Processor:
         to_ts = self.progress.in_flight_ts
         if to_ts is None:
             return
+        written_at = self._clock.monotonic()
         sink_state = self._sink.commit(to_ts, receipts)
         rows = sum(receipt.rows for receipt in receipts)
         self.totals.rows += rows
@@ -181,6 +197,8 @@ class Processor:
         self.totals.batches += 1
         self.progress = moved_to(self.progress, to_ts)
         self._save(rows=self._state.rows + rows, sink_state=sink_state)
+        durable_at = self._clock.monotonic()
+        self.traces.append(BatchTrace(to_ts, self._batch_started, self._batch_planned, written_at, durable_at))
         self._turn()
 
     def stop(self) -> None:

@@ -165,7 +165,11 @@ class Changefeed:
         sink.recover()
         self._data_dir.save(state)
         versions = {int(table): Ts(ts) for table, ts in state.table_versions.items()}
-        schema = await load_schema(SnapshotReader(pd, RegionCache(pd)), state.ddl_ts, state.start_ts, versions)
+        reader = SnapshotReader(pd, RegionCache(pd))
+        try:
+            schema = await load_schema(reader, state.ddl_ts, state.start_ts, versions)
+        finally:
+            await reader.close()
         processor = Processor(
             schema,
             sink,

@@ -10,3 +10,5 @@ import os
 # Starting Spark's JVM forks this process; gRPC's handlers for that disturb its own open streams.
 # A child that goes on to use gRPC is never forked here. gRPC reads this when it is first imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+# Its own log lines tell of every peer that goes away; what matters of that is in ours.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
