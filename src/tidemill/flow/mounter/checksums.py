@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from tidemill.flow.mounter.handles import PREFIX_SIZE
-from tidemill.flow.mounter.kernel import OK, Bytes, Ints, Longs, Words, failure, i64, kernel, u64
+from tidemill.flow.mounter.kernel import OK, Bytes, Ints, Longs, Words, failure, helper, i64, kernel, u64
 
 WRONG_CHECKSUM = 120
 
@@ -24,7 +24,7 @@ def crc_table() -> Words:
     return np.array([zlib.crc32(bytes([b ^ 0xFF])) ^ 0xFF000000 for b in range(256)], np.uint64)
 
 
-@kernel
+@helper
 def _continue(crc: int, data: Bytes, at: int, end: int, table: Words) -> int:
     for k in range(at, end):
         crc = table[(crc ^ u64(data[k])) & u64(0xFF)] ^ (crc >> u64(8))

@@ -17,6 +17,7 @@ from tidemill.flow.mounter.kernel import (
     Words,
     copy,
     failure,
+    helper,
     i64,
     kernel,
     load_u64,
@@ -52,12 +53,12 @@ _TIMESTAMP = 0x10
 _DURATION = 0x11
 
 
-@kernel
+@helper
 def u32(data: Bytes, at: int) -> int:
     return i64(data[at]) | i64(data[at + 1]) << 8 | i64(data[at + 2]) << 16 | i64(data[at + 3]) << 24
 
 
-@kernel
+@helper
 def uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """The number at ``at`` and the position behind it; position -1 if it is cut off or has no end."""
     value = u64(0)
@@ -73,7 +74,7 @@ def uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return value, i64(-1)
 
 
-@kernel
+@helper
 def _write_uint(out: Bytes, to: int, value: int) -> int:
     ten = u64(10)
     width = 1
@@ -88,12 +89,12 @@ def _write_uint(out: Bytes, to: int, value: int) -> int:
     return to + width
 
 
-@kernel
+@helper
 def _hex(digit: int) -> int:
     return 48 + digit if digit < 10 else 87 + digit
 
 
-@kernel
+@helper
 def _write_string(data: Bytes, at: int, end: int, out: Bytes, to: int) -> int:
     out[to] = 34  # "
     to += 1
@@ -138,7 +139,7 @@ def _write_string(data: Bytes, at: int, end: int, out: Bytes, to: int) -> int:
     return to + 1
 
 
-@kernel
+@helper
 def _write_escape(out: Bytes, to: int, rune: int) -> int:
     """``uXXXX`` behind the backslash that is already there."""
     out[to + 1] = 117
@@ -147,7 +148,7 @@ def _write_escape(out: Bytes, to: int, rune: int) -> int:
     return to + 6
 
 
-@kernel
+@helper
 def _base64(six: int) -> int:
     if six < 26:
         return 65 + six
@@ -158,7 +159,7 @@ def _base64(six: int) -> int:
     return 43 if six == 62 else 47
 
 
-@kernel
+@helper
 def _write_opaque(data: Bytes, at: int, end: int, kind: int, out: Bytes, to: int) -> int:
     """``"base64:typeN:…"``."""
     for byte in b'"base64:type':
@@ -184,7 +185,7 @@ def _write_opaque(data: Bytes, at: int, end: int, kind: int, out: Bytes, to: int
     return to + 1
 
 
-@kernel
+@helper
 def _write_core_time(word: int, is_date: bool, out: Bytes, to: int) -> int:
     """A date or time inside a document: its own bit fields, always six digits of fraction."""
     year = i64(word >> u64(50))
@@ -205,7 +206,7 @@ def _write_core_time(word: int, is_date: bool, out: Bytes, to: int) -> int:
     return to + 1
 
 
-@kernel
+@helper
 def _write_word(text: bytes, out: Bytes, to: int) -> int:
     for byte in text:
         out[to] = byte
@@ -213,7 +214,7 @@ def _write_word(text: bytes, out: Bytes, to: int) -> int:
     return to
 
 
-@kernel
+@helper
 def _write_scalar(data: Bytes, code: int, at: int, end: int, out: Bytes, to: int, most: int, powers: Words) -> int:
     """One value that contains no others; -1 if it makes no sense or finds no room."""
     room = most - to
@@ -268,7 +269,7 @@ def _write_scalar(data: Bytes, code: int, at: int, end: int, out: Bytes, to: int
     return _write_core_time(word, code == _DATE, out, to)
 
 
-@kernel
+@helper
 def write_json(data: Bytes, at: int, end: int, out: Bytes, to: int, powers: Words, stack: Longs) -> int:
     """One document from ``data[at:end]`` at ``out[to:]``; -1 if it makes no sense.
 

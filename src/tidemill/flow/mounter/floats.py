@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from tidemill.flow.mounter.kernel import Bytes, Words, i64, kernel, u8, u64
+from tidemill.flow.mounter.kernel import Bytes, Words, helper, i64, kernel, u8, u64
 
 FIRST_POWER = -324
 LAST_POWER = 292
@@ -39,7 +39,7 @@ def powers_of_ten() -> Words:
     return table
 
 
-@kernel
+@helper
 def _high(a: int, b: int) -> int:
     """The upper 64 bits of a product of 64 by 64 bits."""
     mask = u64(0xFFFFFFFF)
@@ -50,7 +50,7 @@ def _high(a: int, b: int) -> int:
     return a1 * b1 + (middle >> half) + ((a0 * b1 + (middle & mask)) >> half)
 
 
-@kernel
+@helper
 def _round_to_odd(g1: int, g0: int, scaled: int) -> int:
     """``g * scaled`` without its lower bits, of which the last kept says whether any was set."""
     x1 = _high(g0, scaled)
@@ -62,7 +62,7 @@ def _round_to_odd(g1: int, g0: int, scaled: int) -> int:
     return w | (((z & mask) + mask) >> u64(63))
 
 
-@kernel
+@helper
 def shortest(fraction: int, exponent: int, is_single: bool, powers: Words) -> tuple[int, int]:
     """Digits ``d`` and power ``k`` with ``d * 10**k`` the value; from the raw fields of a positive finite float."""
     hidden = u64(1) << u64(23 if is_single else 52)
@@ -164,7 +164,7 @@ def write_float(out: Bytes, to: int, bits: int, is_single: bool, is_es6: bool, p
     return to + count + 1
 
 
-@kernel
+@helper
 def _write_digits(out: Bytes, to: int, digits: int, count: int) -> None:
     ten = u64(10)
     for k in range(count - 1, -1, -1):
@@ -173,7 +173,7 @@ def _write_digits(out: Bytes, to: int, digits: int, count: int) -> None:
         digits = rest
 
 
-@kernel
+@helper
 def _write_exponent(out: Bytes, to: int, digits: int, count: int, exponent: int) -> int:
     """``d.ddde±x``: two digits of exponent at least for a positive one, one for a negative one."""
     _write_digits(out, to + 1, digits, count)

@@ -8,7 +8,7 @@ kernels read a column wherever it comes from.
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.flow.mounter.kernel import OK, Bytes, Ints, Longs, Words, failure, i64, kernel, load_u64, u8, u64
+from tidemill.flow.mounter.kernel import OK, Bytes, Ints, Longs, Words, failure, helper, i64, kernel, load_u64, u8, u64
 
 NOT_A_ROW_OF_TABLE = 80
 NOT_AN_INTEGER_HANDLE = 81
@@ -50,7 +50,7 @@ def check_keys(data: Bytes, offsets: Ints, rows: Longs, first: int, count: int, 
     return OK
 
 
-@kernel
+@helper
 def swap(word: int) -> int:
     """The same eight bytes in the opposite order."""
     low = u64(0x00FF00FF00FF00FF)
@@ -68,7 +68,7 @@ def integer_handles(data: Bytes, offsets: Ints, rows: Longs, first: int, count: 
         out[i] = swap(load_u64(data, at)) ^ u64(0x8000000000000000)
 
 
-@kernel
+@helper
 def _bytes_cell(data: Bytes, at: int, end: int, out: Bytes, to: int) -> tuple[int, int]:
     """Undo the groups of nine bytes; positions behind what was read and written, or -1."""
     while True:
@@ -88,7 +88,7 @@ def _bytes_cell(data: Bytes, at: int, end: int, out: Bytes, to: int) -> tuple[in
             return i64(at), i64(to)
 
 
-@kernel
+@helper
 def decimal_size(data: Bytes, at: int, end: int) -> int:
     """Bytes of the decimal that begins at ``at`` with precision and scale; -1 if it is cut off."""
     if at + 2 > end:

@@ -39,12 +39,19 @@ def kernel(function: Function) -> Function:
     return compiled
 
 
+def helper(function: Function) -> Function:
+    """For what only kernels call: compiled into each of them, without an entry from the interpreter."""
+    options = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    compiled: Function = njit(**options)(function)
+    return compiled
+
+
 @kernel
 def failure(row: int, reason: int) -> int:
     return row * 256 + reason
 
 
-@kernel
+@helper
 def count_up_to(ordered: Longs, value: int) -> int:
     """How many of the ``ordered`` numbers are ≤ ``value``. (NumPy's searchsorted takes a second to compile.)"""
     low, high = 0, len(ordered)

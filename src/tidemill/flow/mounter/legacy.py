@@ -8,7 +8,20 @@ import numpy as np
 
 from tidemill.flow.mounter.documents import u32, uvarint
 from tidemill.flow.mounter.handles import decimal_size
-from tidemill.flow.mounter.kernel import OK, Bytes, Ints, Longs, copy, count_up_to, failure, i64, kernel, u8, u64
+from tidemill.flow.mounter.kernel import (
+    OK,
+    Bytes,
+    Ints,
+    Longs,
+    copy,
+    count_up_to,
+    failure,
+    helper,
+    i64,
+    kernel,
+    u8,
+    u64,
+)
 
 BAD_OLD_ROW = 96
 WRONG_KIND = 97
@@ -43,7 +56,7 @@ def count_old(data: Bytes, offsets: Ints, rows: Longs) -> tuple[int, int]:
     return count, size
 
 
-@kernel
+@helper
 def _json_size(data: Bytes, at: int, end: int) -> int:
     """Bytes of the JSON value at ``at``, its type code included; -1 if it is cut off."""
     if at >= end:
@@ -66,7 +79,7 @@ def _json_size(data: Bytes, at: int, end: int) -> int:
     return size if size > 0 and at + size <= end else i64(-1)
 
 
-@kernel
+@helper
 def _zigzag(data: Bytes, at: int, end: int) -> tuple[int, int]:
     raw, after = uvarint(data, at, end)
     value = i64(raw >> u64(1))
@@ -75,7 +88,7 @@ def _zigzag(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return value, after
 
 
-@kernel
+@helper
 def _value_size(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Where the bytes of the flagged value at ``at`` begin and how many they are; -1 if it is cut off."""
     flag = data[at]
@@ -104,18 +117,18 @@ def _value_size(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return i64(at), i64(-1)
 
 
-@kernel
+@helper
 def _put32(out: Bytes, at: int, value: int) -> None:
     for k in range(4):
         out[at + k] = u8(value >> (8 * k) & 0xFF)
 
 
-@kernel
+@helper
 def _suits(flag: int, column: int, kinds: Longs) -> bool:
     return column < 0 or flag == FLAG_NULL or (kinds[column] >> flag) & 1 == 1
 
 
-@kernel
+@helper
 def _upgrade(
     data: Bytes,
     at: int,

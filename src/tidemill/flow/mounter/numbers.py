@@ -17,6 +17,7 @@ from tidemill.flow.mounter.kernel import (
     Words,
     f64,
     failure,
+    helper,
     i64,
     kernel,
     load_u64,
@@ -119,7 +120,7 @@ def read_floats(
     return OK
 
 
-@kernel
+@helper
 def _group(data: Bytes, at: int, size: int, mask: int, first: int) -> int:
     """A group of digits: ``size`` bytes, big endian, inverted by ``mask``, its first byte also by ``first``."""
     value = i64(0)
@@ -131,7 +132,7 @@ def _group(data: Bytes, at: int, size: int, mask: int, first: int) -> int:
     return value
 
 
-@kernel
+@helper
 def _digits(out: Bytes, at: int, value: int, width: int) -> None:
     for k in range(width - 1, -1, -1):
         rest = value // 10
@@ -139,7 +140,7 @@ def _digits(out: Bytes, at: int, value: int, width: int) -> None:
         value = rest
 
 
-@kernel
+@helper
 def _width(value: int) -> int:
     width = 1
     bound = i64(10)
@@ -149,13 +150,13 @@ def _width(value: int) -> int:
     return width
 
 
-@kernel
+@helper
 def _bytes_of_digits(digits: int) -> int:
     """0, 1, 1, 2, 2, 3, 3, 4, 4, 4 for 0 to 9 digits."""
     return min((digits + 1) // 2, 4)
 
 
-@kernel
+@helper
 def _power_of_ten(digits: int) -> int:
     power = i64(1)
     for _ in range(digits):
@@ -163,7 +164,7 @@ def _power_of_ten(digits: int) -> int:
     return power
 
 
-@kernel
+@helper
 def write_decimal(data: Bytes, at: int, size: int, out: Bytes, to: int) -> int:
     """Write one decimal cell as text at ``out[to:]``; return the position behind it, or -1 if it makes no sense."""
     if size < 3:

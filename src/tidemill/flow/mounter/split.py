@@ -19,6 +19,7 @@ from tidemill.flow.mounter.kernel import (
     Longs,
     count_up_to,
     failure,
+    helper,
     i64,
     kernel,
     load_u64,
@@ -127,7 +128,7 @@ def split_rows(
     return OK
 
 
-@kernel
+@helper
 def _look_up(
     data: Bytes,
     ids_at: int,

@@ -15,6 +15,7 @@ from tidemill.flow.mounter.kernel import (
     Longs,
     copy,
     failure,
+    helper,
     i64,
     kernel,
     load_u64,
@@ -111,7 +112,7 @@ def latin1_to_utf8(out: Bytes, begin: int, ends: Ints, at: int, count: int, uppe
     return to
 
 
-@kernel
+@helper
 def is_ascii(data: Bytes, at: int, end: int) -> bool:
     high = u64(0)
     while at + 32 <= end:
@@ -123,7 +124,7 @@ def is_ascii(data: Bytes, at: int, end: int) -> bool:
     return high & u64(0x8080808080808080) == 0
 
 
-@kernel
+@helper
 def is_utf8(data: Bytes, at: int, end: int) -> bool:
     while at < end:
         if at + 8 <= end and load_u64(data, at) & u64(0x8080808080808080) == 0:
@@ -136,7 +137,7 @@ def is_utf8(data: Bytes, at: int, end: int) -> bool:
     return True
 
 
-@kernel
+@helper
 def rune_size(data: Bytes, at: int, end: int) -> int:
     """Bytes of the character at ``at``; 0 if there is none: too long a form, a surrogate, cut off, out of range."""
     lead = data[at]

@@ -13,6 +13,7 @@ from tidemill.flow.mounter.kernel import (
     Longs,
     count_up_to,
     failure,
+    helper,
     i64,
     kernel,
     load_u64,
@@ -35,14 +36,14 @@ LONGEST_TIME = 26
 LONGEST_DURATION = 17
 
 
-@kernel
+@helper
 def _two(out: Bytes, at: int, value: int) -> None:
     tens = value // 10
     out[at] = 48 + tens
     out[at + 1] = 48 + value - 10 * tens
 
 
-@kernel
+@helper
 def _fraction(out: Bytes, at: int, micro: int, digits: int) -> int:
     if digits == 0:
         return at
@@ -55,7 +56,7 @@ def _fraction(out: Bytes, at: int, micro: int, digits: int) -> int:
     return at + 1 + digits
 
 
-@kernel
+@helper
 def write_date(out: Bytes, at: int, year: int, month: int, day: int) -> int:
     century = year // 100
     _two(out, at, century)
@@ -67,7 +68,7 @@ def write_date(out: Bytes, at: int, year: int, month: int, day: int) -> int:
     return at + 10
 
 
-@kernel
+@helper
 def write_clock(out: Bytes, at: int, hour: int, minute: int, second: int, micro: int, digits: int) -> int:
     _two(out, at, hour)
     out[at + 2] = 58  # :
@@ -77,7 +78,7 @@ def write_clock(out: Bytes, at: int, hour: int, minute: int, second: int, micro:
     return _fraction(out, at + 8, micro, digits)
 
 
-@kernel
+@helper
 def write_duration(out: Bytes, at: int, nanoseconds: int, digits: int) -> int:
     """``[-]HH:MM:SS[.ffffff]``; more than two digits of hours where needed. At most ±999 hours."""
     if nanoseconds < 0:
@@ -99,7 +100,7 @@ def write_duration(out: Bytes, at: int, nanoseconds: int, digits: int) -> int:
     return write_clock(out, at, hour, minute, second, micro, digits)
 
 
-@kernel
+@helper
 def _is_calendar_day(year: int, month: int, day: int) -> bool:
     if month < 1 or day < 1:
         return False
@@ -111,7 +112,7 @@ def _is_calendar_day(year: int, month: int, day: int) -> bool:
     return day <= last
 
 
-@kernel
+@helper
 def _days_since_1970(year: int, month: int, day: int) -> int:
     """Days of the proleptic Gregorian calendar, counted in years that begin with March."""
     year -= month <= 2
@@ -121,7 +122,7 @@ def _days_since_1970(year: int, month: int, day: int) -> int:
     return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
 
 
-@kernel
+@helper
 def _write_timestamp(
     out: Bytes, to: int, seconds: int, micro: int, digits: int, zone_since: Longs, zone_offset: Longs
 ) -> int:
