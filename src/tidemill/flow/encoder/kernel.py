@@ -53,8 +53,10 @@ class Kind(IntEnum):
     HEX = 8
 
 
-# Columns of a column's descriptor.
+# The fields of a column's descriptor, and how many a record of each kind has.
 KIND, DATA, OFFSETS, VALIDITY, FIRST_BIT, QUOTE = range(6)
+COLUMN_FIELDS, STEP_FIELDS, SQL_TYPE_FIELDS = 6, 7, 6
+SLACK = 16  # bytes that a copy may run over
 
 # Numba freezes module-level integers; an IntEnum member would be looked up at run time.
 _LITERAL, _CELL, _CHANGED, _COMMIT_TS, _COMMIT_MS, _BUILT_MS, _SQL_TYPES = (int(step) for step in Step)
@@ -396,21 +398,46 @@ def _put_hex(to: int, at: int, end: int) -> int:
 
 
 @compiled
-def _is_null(column: Array, row: int) -> bool:
-    if column[3] == 0:
-        return False
-    bit = column[4] + row
-    return ((load_u8(column[3] + (bit >> 3)) >> (bit & 7)) & 1) == 0
+def _field(record: int, number: int) -> int:
+    """A number of a record of int64: a column's descriptor, or a step of a program.
+
+    Records are read by address: rows of NumPy arrays would be objects that are counted up and down.
+    """
+    return _load_i64(record + 8 * number)
 
 
 @compiled
-def _put_value(to: int, column: Array, row: int, delimiter: int, delimiter_length: int) -> int:
-    kind, data = column[0], column[1]
+def _put_literal(to: int, at: int, length: int) -> int:
+    """Copies some bytes more than it says: literals and output both have room for that behind them."""
+    if length > 64:
+        copy_bytes(to, at, length)
+    else:
+        done = 0
+        while done < length:
+            _store_u64(to + done, _load_u64(at + done))
+            _store_u64(to + done + 8, _load_u64(at + done + 8))
+            done += 16
+    return to + length
+
+
+@compiled
+def _is_null(column: int, row: int) -> bool:
+    bitmap = _field(column, VALIDITY)
+    if bitmap == 0:
+        return False
+    bit = _field(column, FIRST_BIT) + row
+    return ((load_u8(bitmap + (bit >> 3)) >> (bit & 7)) & 1) == 0
+
+
+@compiled
+def _put_value(to: int, column: int, row: int, delimiter: int, delimiter_length: int) -> int:
+    kind, data = _field(column, KIND), _field(column, DATA)
     if kind == _INT:
         return _put_int(to, _load_i64(data + 8 * row))
     if kind == _UINT:
         return _put_uint(to, _load_u64(data + 8 * row))
-    at, end = data + _load_i32(column[2] + 4 * row), data + _load_i32(column[2] + 4 * row + 4)
+    offsets = _field(column, OFFSETS) + 4 * row
+    at, end = data + _load_i32(offsets), data + _load_i32(offsets + 4)
     if kind == _RAW:
         copy_bytes(to, at, end - at)
         return to + (end - at)
@@ -419,7 +446,7 @@ def _put_value(to: int, column: Array, row: int, delimiter: int, delimiter_lengt
     if kind == _JSON_LATIN1:
         return _put_json_latin1(to, at, end)
     if kind == _DOUBLED:
-        return _put_doubled(to, at, end, column[5])
+        return _put_doubled(to, at, end, _field(column, QUOTE))
     if kind == _BACKSLASH:
         return _put_backslash(to, at, end, delimiter, delimiter_length)
     if kind == _BASE64:
@@ -428,65 +455,66 @@ def _put_value(to: int, column: Array, row: int, delimiter: int, delimiter_lengt
 
 
 @compiled
-def _put_cell(to: int, column: Array, row: int, literals: int, step: Array, tail: int) -> int:
+def _put_cell(to: int, column: int, row: int, literals: int, step: int, delimiter_length: int) -> int:
     """A value with what goes before it; ``step`` holds where the texts before it, and instead of it, are."""
     if _is_null(column, row):
-        copy_bytes(to, literals + step[5], step[6])
-        return to + step[6]
-    copy_bytes(to, literals + step[3], step[4])
-    to = _put_value(to + step[4], column, row, literals, tail)
-    if column[5] != 0:
-        store_u8(to, column[5])
+        return _put_literal(to, literals + _field(step, 5), _field(step, 6))
+    to = _put_literal(to, literals + _field(step, 3), _field(step, 4))
+    to = _put_value(to, column, row, literals, delimiter_length)
+    quote = _field(column, QUOTE)
+    if quote != 0:
+        store_u8(to, quote)
         to += 1
     return to
 
 
 @compiled
-def _same_value(left: Array, i: int, right: Array, j: int) -> bool:
+def _same_value(left: int, i: int, right: int, j: int) -> bool:
     left_null, right_null = _is_null(left, i), _is_null(right, j)
     if left_null or right_null:
         return left_null and right_null
-    if left[2] == 0:  # fixed width
-        return _load_i64(left[1] + 8 * i) == _load_i64(right[1] + 8 * j)
-    a, a_end = _load_i32(left[2] + 4 * i), _load_i32(left[2] + 4 * i + 4)
-    b, b_end = _load_i32(right[2] + 4 * j), _load_i32(right[2] + 4 * j + 4)
+    left_data, right_data = _field(left, DATA), _field(right, DATA)
+    left_offsets, right_offsets = _field(left, OFFSETS) + 4 * i, _field(right, OFFSETS) + 4 * j
+    if _field(left, OFFSETS) == 0:  # fixed width
+        return _load_i64(left_data + 8 * i) == _load_i64(right_data + 8 * j)
+    a, a_end = left_data + _load_i32(left_offsets), left_data + _load_i32(left_offsets + 4)
+    b, b_end = right_data + _load_i32(right_offsets), right_data + _load_i32(right_offsets + 4)
     if a_end - a != b_end - b:
         return False
-    k = 0
-    while a + k < a_end and load_u8(left[1] + a + k) == load_u8(right[1] + b + k):
-        k += 1
-    return a + k == a_end
+    while a < a_end and load_u8(a) == load_u8(b):
+        a += 1
+        b += 1
+    return a == a_end
 
 
 @compiled
-def _is_promoted(column: Array, row: int, limit: int) -> bool:
-    return limit != 0 and not _is_null(column, row) and _load_u64(column[1] + 8 * row) > np.uint64(limit)
+def _is_promoted(columns: int, row: int, sql_type: int) -> bool:
+    limit = _field(sql_type, 1)
+    if limit == 0:
+        return False
+    column = columns + 8 * COLUMN_FIELDS * _field(sql_type, 0)
+    return not _is_null(column, row) and _load_u64(_field(column, DATA) + 8 * row) > np.uint64(limit)
 
 
 @compiled
-def _put_sql_types(
-    to: int,
-    columns: Array,
-    row: int,
-    sql_types: Array,
-    literals: int,
-    step: Array,
-) -> int:
+def _put_sql_types(to: int, columns: int, row: int, sql_types: int, literals: int, step: int) -> int:
     """Members of ``sqlType``: one literal, unless an unsigned value of this row is above its type's signed range."""
-    first, last = step[4], step[5]
+    first, last = sql_types + 8 * SQL_TYPE_FIELDS * _field(step, 4), sql_types + 8 * SQL_TYPE_FIELDS * _field(step, 5)
     promoted = False
-    for i in range(first, last):
-        promoted = promoted or _is_promoted(columns[sql_types[i, 0]], row, sql_types[i, 1])
+    at = first
+    while at < last and not promoted:
+        promoted = _is_promoted(columns, row, at)
+        at += 8 * SQL_TYPE_FIELDS
     if not promoted:
-        copy_bytes(to, literals + step[2], step[3])
-        return to + step[3]
-    for i in range(first, last):
-        if i > first:
+        return _put_literal(to, literals + _field(step, 2), _field(step, 3))
+    at = first
+    while at < last:
+        if at > first:
             store_u8(to, 44)
             to += 1
-        which = 4 if _is_promoted(columns[sql_types[i, 0]], row, sql_types[i, 1]) else 2
-        copy_bytes(to, literals + sql_types[i, which], sql_types[i, which + 1])
-        to += sql_types[i, which + 1]
+        which = 4 if _is_promoted(columns, row, at) else 2
+        to = _put_literal(to, literals + _field(at, which), _field(at, which + 1))
+        at += 8 * SQL_TYPE_FIELDS
     return to
 
 
@@ -495,10 +523,11 @@ def assemble(
     ops: int,
     commit_ts: int,
     rows: int,
-    program: Array,
+    program: int,
     starts: Array,
-    columns: Array,
-    sql_types: Array,
+    columns: int,
+    column_count: int,
+    sql_types: int,
     literals: int,
     delimiter_length: int,
     built_ms: int,
@@ -507,41 +536,46 @@ def assemble(
 ) -> int:
     """Write the messages of ``rows`` changes to ``output``; returns the bytes written.
 
-    ``program[starts[op - 1]:starts[op]]`` are the steps for a change of kind ``op`` (RowOp).
-    ``columns[image, i]`` describes a column's buffers, image 0 the new one, 1 the old one.
-    ``literals`` begins with the delimiter's bytes.
+    Steps ``starts[op - 1]`` to ``starts[op]`` of ``program`` are those for a change of kind ``op``
+    (RowOp). ``columns`` describes the buffers of the new image's columns, then of the old one's.
+    ``literals`` begins with the delimiter's bytes. Behind literals and output there must be room for
+    ``SLACK`` bytes.
     """
     to = output
-    at = np.zeros(2, dtype=np.int64)
+    old_columns = columns + 8 * COLUMN_FIELDS * column_count
+    new_row = old_row = 0
     for change in range(rows):
         op = load_u8(ops + change)
         is_first = True
         for number in range(starts[op - 1], starts[op]):
-            step = program[number]
-            what = step[0]
+            step = program + 8 * STEP_FIELDS * number
+            what = _field(step, 0)
             if what == _CELL:
-                to = _put_cell(to, columns[step[2], step[1]], at[step[2]], literals, step, delimiter_length)
+                is_new = _field(step, 2) == 0
+                column = (columns if is_new else old_columns) + 8 * COLUMN_FIELDS * _field(step, 1)
+                to = _put_cell(to, column, new_row if is_new else old_row, literals, step, delimiter_length)
             elif what == _LITERAL:
-                copy_bytes(to, literals + step[1], step[2])
-                to += step[2]
+                to = _put_literal(to, literals + _field(step, 1), _field(step, 2))
                 is_first = True
             elif what == _CHANGED:
-                old, new = columns[1, step[1]], columns[0, step[1]]
-                if not _same_value(old, at[1], new, at[0]):
+                place = 8 * COLUMN_FIELDS * _field(step, 1)
+                if not _same_value(old_columns + place, old_row, columns + place, new_row):
                     if not is_first:
                         store_u8(to, 44)
                         to += 1
                     is_first = False
-                    to = _put_cell(to, old, at[1], literals, step, delimiter_length)
+                    to = _put_cell(to, old_columns + place, old_row, literals, step, delimiter_length)
             elif what == _COMMIT_TS:
                 to = _put_uint(to, _load_u64(commit_ts + 8 * change))
             elif what == _COMMIT_MS:
                 to = _put_uint(to, _load_u64(commit_ts + 8 * change) >> np.uint64(18))
             elif what == _BUILT_MS:
                 to = _put_int(to, built_ms)
+            elif _field(step, 1) == 0:
+                to = _put_sql_types(to, columns, new_row, sql_types, literals, step)
             else:
-                to = _put_sql_types(to, columns[step[1]], at[step[1]], sql_types, literals, step)
-        at[0] += 1 if op != 3 else 0
-        at[1] += 1 if op != 1 else 0
+                to = _put_sql_types(to, old_columns, old_row, sql_types, literals, step)
+        new_row += 1 if op != 3 else 0
+        old_row += 1 if op != 1 else 0
         ends[change] = to - output
     return to - output

@@ -23,7 +23,6 @@ from tidemill.flow.encoder.kernel import Kind, Step
 from tidemill.model.row import RowBatch, RowOp
 
 _MAX_DIGITS = 20  # of a 64-bit number, sign included
-_STEP_WIDTH = 7
 NEW, OLD = 0, 1  # the two images
 
 
@@ -111,7 +110,7 @@ class ProgramBuilder:
 
     def build(self) -> Program:
         inserts, updates, deletes = self._fixed
-        steps = np.array([step + [0] * (_STEP_WIDTH - len(step)) for step in self._steps], dtype=np.int64)
+        steps = np.array([step + [0] * (kernel.STEP_FIELDS - len(step)) for step in self._steps], dtype=np.int64)
         columns = 1 + max((s[1] for s in self._steps if s[0] in (Step.CELL, Step.CHANGED_CELL)), default=0)
         uses = np.zeros((3, 2, columns), dtype=np.int64)
         for op in RowOp:
@@ -119,10 +118,10 @@ class ProgramBuilder:
                 if step[0] in (Step.CELL, Step.CHANGED_CELL):
                     uses[op - 1, step[2], step[1]] += 1
         return Program(
-            steps=steps.reshape(-1, _STEP_WIDTH),
+            steps=steps.reshape(-1, kernel.STEP_FIELDS),
             starts=np.array(self._starts, dtype=np.int64),
-            literals=np.frombuffer(bytes(self._literals), dtype=np.uint8),
-            sql_types=np.array(self._sql_types, dtype=np.int64).reshape(-1, 6),
+            literals=np.frombuffer(bytes(self._literals) + bytes(kernel.SLACK), dtype=np.uint8),
+            sql_types=np.array(self._sql_types, dtype=np.int64).reshape(-1, kernel.SQL_TYPE_FIELDS),
             delimiter_length=len(self.delimiter),
             fixed_bytes=(inserts, updates, deletes),
             uses=uses,
@@ -165,7 +164,7 @@ def run(
     images = (rows.new, rows.old)
     _check(counts, images)
     width = program.uses.shape[2]
-    columns = np.zeros((2, width, 6), dtype=np.int64)
+    columns = np.zeros((2, width, kernel.COLUMN_FIELDS), dtype=np.int64)
     keep: list[TextColumn] = []  # the buffers whose addresses are in use
     room = int(np.dot(counts, program.fixed_bytes))
     used = (program.uses * (counts[:, None, None] > 0)).max(axis=0)
@@ -173,15 +172,16 @@ def run(
         column = prepare(int(place), images[image].column(int(place)))
         room += int(used[image, place]) * _describe(column, columns[image, place])
         keep.append(column)
-    output = np.empty(room, dtype=np.uint8)
+    output = np.empty(room + kernel.SLACK, dtype=np.uint8)
     written = kernel.assemble(
         ops.ctypes.data,
         commit_ts.ctypes.data,
         changes,
-        program.steps,
+        program.steps.ctypes.data,
         program.starts,
-        columns,
-        program.sql_types,
+        columns.ctypes.data,
+        width,
+        program.sql_types.ctypes.data,
         program.literals.ctypes.data,
         program.delimiter_length,
         built_ms,
