@@ -4,6 +4,8 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,17 +46,17 @@ def upstream(
     """
     from tidemill.store.upstream import EmbeddedUpstream  # late: the other commands start without RocksDB
 
-    done = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: done.set())
-    with EmbeddedUpstream.start(
-        stores=stores,
-        pd_port=pd_port,
-        data_dir=data_dir,
-        load=load,
-        replay=replay,
-        resolved_interval_seconds=parse_seconds(resolved_interval),
-    ) as cluster:
+    with (
+        _asked_to_stop() as done,
+        EmbeddedUpstream.start(
+            stores=stores,
+            pd_port=pd_port,
+            data_dir=data_dir,
+            load=load,
+            replay=replay,
+            resolved_interval_seconds=parse_seconds(resolved_interval),
+        ) as cluster,
+    ):
         if ready_file is not None:
             write_ready_file(ready_file, cluster)
         typer.echo(f"PD serves at {cluster.pd_address}. Stop with Ctrl-C.", err=True)
@@ -69,6 +71,18 @@ def parse_seconds(text: str) -> float:
     if match is None:
         raise UsageError(f"{text!r} is not a duration: write it like 200ms, 1s or 2m")
     return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """Set once the process is told to end; the signals' former meaning comes back afterwards."""
+    done = threading.Event()
+    former = {number: signal.signal(number, lambda *_: done.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield done
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def write_ready_file(path: Path, cluster: "EmbeddedUpstream") -> None:

@@ -7,7 +7,7 @@ The change stream's incremental scan and ``KvScan`` read this way. What a row co
 interpreter is its two ``bytes`` objects from RocksDB; all else is compiled (``kernels``).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -51,7 +51,7 @@ def changes(
 
     Keys ascend, versions of a key come from newest to oldest, each with the value before it.
     """
-    source = snapshot.items(Family.WRITE, start, end)
+    source = snapshot.scan(Family.WRITE, start, end)
     carried: list[Item] = []
     done = False
     while not done:
@@ -93,8 +93,9 @@ class _Block:
         self.items = items
         self._snapshot = snapshot
         n = len(items)
-        self._kb, self._ko = _join([k for k, _ in items])
-        self._vb, self._vo = _join([v for _, v in items])
+        keys, values = zip(*items, strict=True) if items else ((), ())
+        self._kb, self._ko = _join(keys)
+        self._vb, self._vo = _join(values)
         self._same = np.empty(n, np.uint8)
         self._kind = np.empty(n, np.uint8)
         self._commit: Stamps = np.empty(n, np.uint64)
@@ -140,8 +141,10 @@ class _Block:
         chosen, old = chosen[:m], old[:m]
         if m == 0:
             return None, count
-        wanted = np.union1d(chosen, old[old >= 0])
-        wanted = wanted[self._val_len[wanted] == LONG_VALUE]
+        is_wanted = np.zeros(len(self), np.bool_)
+        is_wanted[chosen] = True
+        is_wanted[old[old >= 0]] = True
+        wanted: Ints = np.flatnonzero(is_wanted & (self._val_len == LONG_VALUE))
         longs, fitting = self._long_values(wanted, begin, count)
         if fitting < count:
             return self.changes(begin, fitting, checkpoint_ts, drop_looped)
@@ -180,7 +183,7 @@ class _Block:
             return np.empty(0, np.uint8), count
         first, last = self.items[int(wanted[0])][0], self.items[int(wanted[-1])][0]
         pairs, size = [], 0
-        for pair in self._snapshot.items(Family.DEFAULT, first[:-8], last[:-8] + b"\xff" * 9):
+        for pair in self._snapshot.scan(Family.DEFAULT, first[:-8], last[:-8] + b"\xff" * 9):
             if size > LONG_BYTES_PER_BLOCK:
                 fitting = self._first_at_or_after(pair[0][:-8])
                 if begin < fitting < count:
@@ -190,8 +193,9 @@ class _Block:
                 return self._point_values(wanted), count
             pairs.append(pair)
             size += len(pair[1])
-        lb, lo = _join([k for k, _ in pairs])
-        longs, lv = _join([v for _, v in pairs])
+        keys, values = zip(*pairs, strict=True) if pairs else ((), ())
+        lb, lo = _join(keys)
+        longs, lv = _join(values)
         kernels.match_long(self._kb, self._ko, self._start, wanted, lb, lo, lv, self._val_at, self._val_len)
         missing = wanted[self._val_len[wanted] == LONG_VALUE]
         if len(missing):
@@ -228,7 +232,7 @@ class _Block:
         )
 
 
-def _join(parts: list[bytes]) -> tuple[Bytes, Ints]:
+def _join(parts: Sequence[bytes]) -> tuple[Bytes, Ints]:
     offsets: Ints = np.zeros(len(parts) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
     return np.frombuffer(b"".join(parts), np.uint8), offsets

@@ -209,9 +209,8 @@ def _ingest(engine: Engine, history: History, first: int, end: int) -> None:
     ends: Ints = np.empty(len(order), np.int64)
     kernels.write_records(start, is_put, vo, value_bytes, order, SHORT_VALUE_MAX_BYTES, records, ends)
     engine.ingest(Family.WRITE, _stored_keys(key_bytes, ko, commit, order), _slices(records, ends))
-    is_long = is_put & (sizes > SHORT_VALUE_MAX_BYTES)
-    order = _newest_first(keys, start)
-    order = order[is_long[order]]
+    is_long = np.flatnonzero(is_put & (sizes > SHORT_VALUE_MAX_BYTES))
+    order = is_long[_newest_first(keys.take(pa.array(is_long)), start[is_long])]
     longs = [value_bytes[vo[i] : vo[i + 1]].tobytes() for i in order.tolist()]
     engine.ingest(Family.DEFAULT, _stored_keys(key_bytes, ko, start, order), longs)
 

@@ -1,0 +1,113 @@
+"""``tidemill upstream`` as a process: ready-file, ports, signals, and what it says when it cannot start."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests import histories
+from tidemill._pb import pdpb_pb2, pdpb_pb2_grpc
+from tidemill.cli import main
+from tidemill.cli.upstream import parse_seconds
+from tidemill.errors import UsageError
+from tidemill.store.upstream import EmbeddedUpstream
+
+HISTORY = histories.FOLDER / "types" / "history.parquet"
+DEADLINE_SECONDS = 120
+COMMAND = [sys.executable, "-c", "from tidemill.cli import main; main()", "upstream"]
+
+
+@contextlib.contextmanager
+def running(tmp_path: Path, *options: str):
+    ready = tmp_path / "ready.json"
+    ready.unlink(missing_ok=True)
+    process = subprocess.Popen([*COMMAND, "--ready-file", str(ready), *options], stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not ready.exists():
+            assert time.monotonic() < deadline, "no ready-file"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+                raise AssertionError(process.stderr.read())
+        yield process, json.loads(ready.read_bytes())
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def cluster_id(address: str) -> int:
+    with grpc.insecure_channel(address) as channel:
+        return pdpb_pb2_grpc.PDStub(channel).GetMembers(pdpb_pb2.GetMembersRequest(), timeout=30).header.cluster_id
+
+
+def test_the_ready_file_names_addresses_that_answer_and_sigterm_ends_with_0(tmp_path):
+    with running(tmp_path, "--stores", "2", "--pd-port", "0", "--load", str(HISTORY)) as (process, ready):
+        assert set(ready) == {"pd", "stores"}
+        assert len(set(ready["stores"])) == 2
+        header = pdpb_pb2.RequestHeader(cluster_id=cluster_id(ready["pd"]))
+        with grpc.insecure_channel(ready["pd"]) as channel:
+            stores = pdpb_pb2_grpc.PDStub(channel).GetAllStores(pdpb_pb2.GetAllStoresRequest(header=header)).stores
+        assert [store.address for store in stores] == ready["stores"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_SECONDS) == 0
+
+
+def test_a_data_dir_keeps_the_cluster_and_the_asked_port_is_taken(tmp_path):
+    data = ["--data-dir", str(tmp_path / "d"), "--load", str(HISTORY), "--replay", "0"]
+    with running(tmp_path, "--pd-port", "0", *data) as (process, ready):
+        first = cluster_id(ready["pd"])
+        process.kill()
+    port = ready["pd"].rsplit(":", 1)[1]
+    with running(tmp_path, "--pd-port", port, *data) as (process, ready):
+        assert ready["pd"] == f"127.0.0.1:{port}"
+        assert cluster_id(ready["pd"]) == first
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--load", "no-such-file.parquet"], 1, "no such file"),
+        (["--load", __file__], 1, "not a readable Parquet file"),
+        (["--stores", "0"], 2, "choose 1 to 64"),
+        (["--replay", "1"], 2, "--load"),
+        (["--resolved-interval", "soon"], 2, "not a duration"),
+        (["--ready-file", "/no/such/folder/ready.json"], 2, "cannot write --ready-file"),
+    ],
+)
+def test_what_cannot_be_started_is_said_in_one_sentence(monkeypatch, capsys, options, code, said):
+    monkeypatch.setattr(sys, "argv", ["tidemill", "upstream", "--pd-port", "0", *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_a_taken_port_is_named(monkeypatch, capsys):
+    with EmbeddedUpstream.start() as other:
+        port = other.pd_address.rsplit(":", 1)[1]
+        monkeypatch.setattr(sys, "argv", ["tidemill", "upstream", "--pd-port", port])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert ended.value.code == 2
+    assert f"127.0.0.1:{port}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1s", 1.0), ("200ms", 0.2), ("2m", 120.0), ("0.5", 0.5)])
+def test_durations(text, seconds):
+    assert parse_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "1h", "-1s", "1 2s"])
+def test_what_is_no_duration(text):
+    with pytest.raises(UsageError, match="not a duration"):
+        parse_seconds(text)
