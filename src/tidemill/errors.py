@@ -16,6 +16,7 @@
     │   └── RowUndecodableError    a row that its schema does not explain
     ├── SinkError                  the downstream refused or could not be reached
     ├── DataDirError               the changefeed's own folder: rights, space, another owner
+    ├── EngineError                (retryable) Spark failed on its own account: a worker died, an executor was lost
     └── InvariantError             a bug of ours; never caught to go on
 
 A message says what we were doing, to what, what we found, and what to do next. It carries no
@@ -88,20 +89,22 @@ class RowUndecodableError(CorruptDataError):
 
     code = "row-undecodable"
 
-    def __init__(self, table: str, key: bytes, column: str | None, reason: str) -> None:
+    def __init__(self, table: str, key: bytes, column: str | None, reason: str, commit_ts: int | None = None) -> None:
         self.table = table
         self.key = key
         self.column = column
         self.reason = reason
+        self.commit_ts = commit_ts
         where = f"column {column!r} of " if column else ""
+        when = f", commit-ts {commit_ts}" if commit_ts is not None else ""
         super().__init__(
-            f"cannot decode {where}table {table}, key {key.hex()}: {reason}. "
+            f"cannot decode {where}table {table}, key {key.hex()}{when}: {reason}. "
             "Nothing was skipped; the changefeed stops before this row. "
             "Check the row upstream (its checksum, or 'admin check table'), then start again."
         )
 
-    def __reduce__(self) -> tuple[type["RowUndecodableError"], tuple[str, bytes, str | None, str]]:
-        return type(self), (self.table, self.key, self.column, self.reason)
+    def __reduce__(self) -> tuple[type["RowUndecodableError"], tuple[str, bytes, str | None, str, int | None]]:
+        return type(self), (self.table, self.key, self.column, self.reason, self.commit_ts)
 
 
 class SinkError(TidemillError):
@@ -110,6 +113,11 @@ class SinkError(TidemillError):
 
 class DataDirError(TidemillError):
     code = "data-dir"
+
+
+class EngineError(TidemillError):
+    code = "engine"
+    retryable = True
 
 
 class InvariantError(TidemillError):

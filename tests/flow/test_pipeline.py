@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from tests.flow.mounter.tables import ID, column, primary, table
 from tests.reference.encode import int_cell, record_key, row_v2
-from tidemill.flow.pipeline import Part, Pipeline, make_units
+from tidemill.errors import RowUndecodableError
+from tidemill.flow.pipeline import Part, Pipeline, make_units, mount_in_order
 from tidemill.flow.sink import FileSink, parse_sink_uri
 from tidemill.flow.sorter import Sorter
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
@@ -97,3 +99,21 @@ def test_table_partitions_are_written_apart(tmp_path: Path) -> None:
 
 def test_a_table_alone_keeps_its_id(tmp_path: Path) -> None:
     assert written(tmp_path, PLAIN, {ID: [(10, 1, 5, None)]}) == {"test/t/0": [(10, "INSERT", "1", "5")]}
+
+
+def test_of_several_rows_that_cannot_be_decoded_the_first_committed_is_named() -> None:
+    info = table(primary(), column(2, ColumnType.LONG), column(3, ColumnType.LONG), pk_is_handle=True)
+    good, bad_second, bad_first = (
+        row_v2({2: int_cell(1), 3: int_cell(1)}),
+        row_v2({2: int_cell(1), 3: b"\1\2\3"}),  # no integer has three bytes
+        row_v2({2: b"\1\2\3", 3: int_cell(1)}),
+    )
+    rows = [
+        {"start_ts": ts - 1, "commit_ts": ts, "op": Op.PUT, "key": record_key(ID, ts), "value": value, "old_value": b""}
+        for ts, value in [(10, good), (20, good), (30, bad_second), (40, good), (50, bad_first), (60, good)]
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, RAW_CHANGE_SCHEMA)
+    with pytest.raises(RowUndecodableError, match="commit-ts 30") as raised:
+        mount_in_order(info, ID, batch, "UTC")
+    assert (raised.value.key, raised.value.column, raised.value.commit_ts) == (record_key(ID, 30), "c3", 30)
+    assert len(mount_in_order(info, ID, batch.slice(0, 2), "UTC")) == 2

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.clock import SYSTEM_CLOCK
+from tidemill.errors import RowUndecodableError
 from tidemill.flow.dispatcher import split_key_updates
 from tidemill.flow.encoder import Encoded, make_encoder
 from tidemill.flow.mounter import mount
@@ -78,8 +79,29 @@ class Pipeline:
         for changes in read_slices(unit.slices):
             if unit.is_mixed:
                 changes = as_rows_of(unit.physical_id, changes)
-            rows = mount(unit.table, unit.physical_id, changes, self.zone)
+            rows = mount_in_order(unit.table, unit.physical_id, changes, self.zone)
             yield split_key_updates(rows) if self.sink.splits_updates else rows
+
+
+def mount_in_order(table: TableInfo, physical_id: int, changes: pa.RecordBatch, zone: str) -> RowBatch:
+    """As ``mount``, but a row that cannot be decoded is the first such one in commit order, named with its commit-ts.
+
+    ``mount`` works column by column and stops at whichever bad row it meets first.
+    """
+    try:
+        return mount(table, physical_id, changes, zone)
+    except RowUndecodableError as error:
+        found = error
+    good, bad = 0, len(changes)  # so many rows from the start can be decoded, so many cannot
+    while bad - good > 1:
+        half = (good + bad) // 2
+        try:
+            mount(table, physical_id, changes.slice(0, half), zone)
+            good = half
+        except RowUndecodableError as error:
+            found, bad = error, half
+    commit_ts = changes.column("commit_ts")[bad - 1].as_py()
+    raise RowUndecodableError(found.table, found.key, found.column, found.reason, commit_ts)
 
 
 def as_rows_of(physical_id: int, changes: pa.RecordBatch) -> pa.RecordBatch:
