@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.flow.encoder.samples import COMMIT_TS, FIRST, ITEM, SECOND, column, rows_of, table_of
 from tests.flow.sink.folders import DAY, DIGITS, config_for, data, ddl, messages, tree, write_batch
 from tidemill.errors import InvariantError, SinkError
-from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions, CsvEncoder, CsvOptions, Encoded
+from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions, CsvEncoder, CsvOptions, Encoded, make_encoder
 from tidemill.flow.sink import (
     BlackholeSink,
     FileSink,
@@ -403,6 +403,13 @@ def test_a_blackhole_counts_and_keeps_nothing(tmp_path: Path) -> None:
     sink.publish(Ts(5))
     sink.ddl(ddl(5, ITEM))
     assert open_sink(parse_sink_uri("blackhole://"), state).commit(Ts(6), [receipt]) == {"rows": 4, "bytes": 8}
+
+
+def test_rows_that_only_count_are_not_encoded() -> None:
+    config = parse_sink_uri("blackhole://")
+    encoded = make_encoder(config, 0).encode(rows_of(ITEM, (None, FIRST), (FIRST, SECOND), (SECOND, None)))
+    receipt = write(open_sink(config, None).target(ITEM, 108, Ts(5)), iter([encoded, encoded]))
+    assert (receipt.rows, receipt.bytes) == (6, 0)
 
 
 def test_a_sink_is_opened_by_its_config(tmp_path: Path) -> None:
