@@ -272,6 +272,20 @@ def test_a_region_is_registered_once_per_request(matcher):
         matcher.register(1, 1, CHECKPOINT)
 
 
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 3), st.integers(1, 12)), max_size=300))
+def test_registrations_that_come_and_go_are_found_while_they_are_there(steps):
+    matcher, there = Matcher(), {}
+    for is_coming, request, region in steps:
+        pair = (request, region)
+        if is_coming and pair not in there:
+            there[pair] = matcher.register(request, region, CHECKPOINT)
+        elif not is_coming and pair in there:
+            matcher.release(there.pop(pair))
+        assert matcher.find(request, region) == there.get(pair)
+    assert len(set(there.values())) == len(there)
+    assert all(matcher.find(*pair) == slot for pair, slot in there.items())
+
+
 def test_many_regions_and_long_values_grow_the_tables():
     matcher = Matcher()
     for region in range(1, 200):

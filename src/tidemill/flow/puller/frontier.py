@@ -22,26 +22,25 @@ from tidemill.model.ts import Ts
 class _Range:
     """Keys ``[start, end)`` that have reached ``resolved_ts``. ``end`` is empty once it is gone."""
 
-    __slots__ = ("end", "resolved_ts", "start")
+    __slots__ = ("end", "number", "resolved_ts", "start")
 
-    def __init__(self, start: bytes, end: bytes, resolved_ts: Ts) -> None:
+    def __init__(self, number: int, start: bytes, end: bytes, resolved_ts: Ts) -> None:
+        self.number = number
         self.start = start
         self.end = end
         self.resolved_ts = resolved_ts
-
-    def __lt__(self, other: "_Range") -> bool:
-        return self.start < other.start
 
 
 class Frontier:
     """The lowest resolved-ts over ``span``. It never moves backwards."""
 
     def __init__(self, span: Span, start_ts: Ts) -> None:
-        whole = _Range(span.start, span.end, start_ts)
+        whole = _Range(0, span.start, span.end, start_ts)
         self._span = span
         self._starts = [span.start]  # of the ranges that tile the span, in order
         self._ranges = {span.start: whole}
-        self._heap = [(start_ts, whole)]  # every range once, with a ts it has reached
+        self._next_number = 1  # of ranges; among equal ts it settles the heap's order without a comparison of ours
+        self._heap = [(start_ts, 0, whole)]  # every range once, with a ts it has reached
         self.turns = 0  # of the heap: what all reports together have cost
 
     def __len__(self) -> int:
@@ -85,13 +84,13 @@ class Frontier:
 
     def _slowest(self) -> _Range:
         while True:
-            ts, found = self._heap[0]
+            ts, number, found = self._heap[0]
             if not found.end:
                 heappop(self._heap)
             elif ts == found.resolved_ts:
                 return found
             else:
-                heapreplace(self._heap, (found.resolved_ts, found))
+                heapreplace(self._heap, (found.resolved_ts, number, found))
             self.turns += 1
 
     def _advance_across(self, part: Span, resolved_ts: Ts) -> None:
@@ -116,14 +115,15 @@ class Frontier:
         if key in self._ranges or not self._span.start < key < self._span.end:
             return
         left = self._ranges[self._starts[bisect_right(self._starts, key) - 1]]
-        right = _Range(key, left.end, left.resolved_ts)
+        right = _Range(self._next_number, key, left.end, left.resolved_ts)
+        self._next_number += 1
         left.end = key
         insort(self._starts, key)
         self._ranges[key] = right
-        heappush(self._heap, (right.resolved_ts, right))
+        heappush(self._heap, (right.resolved_ts, right.number, right))
 
     def _sweep(self) -> None:
         """Ranges that are gone stay in the heap until they surface; do not let them become most of it."""
         if len(self._heap) > 2 * len(self._starts) + 16:
-            self._heap = [(r.resolved_ts, r) for r in self._ranges.values()]
+            self._heap = [(r.resolved_ts, r.number, r) for r in self._ranges.values()]
             heapify(self._heap)

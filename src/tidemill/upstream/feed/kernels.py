@@ -19,6 +19,8 @@ S_LOWER, S_LOWER_LEN, S_UPPER, S_UPPER_LEN, S_MARK = range(10, 15)
 SLOT_COLUMNS = 15
 # Values of S_STATE
 FREE, SCANNING, LIVE, FAILED = range(4)
+# Places of the index that hold no slot
+NEVER_USED, LEFT = -1, -2
 
 # Columns of entries
 E_SLOT, E_START, E_COMMIT, E_OP, E_GENERATION, E_HASH, E_NEXT, E_BEFORE, E_AFTER = range(9)
@@ -56,25 +58,39 @@ def _pair_hash(request: int, region: int, mask: int) -> Any:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def build_index(slots: Any, index: Any) -> None:
-    """Fill ``index`` (a power of two, at least twice the slots) so that ``find_slot`` finds every slot in use."""
-    index[:] = -1
+def add_to_index(slots: Any, index: Any, s: int) -> None:
+    """Let ``find_slot`` find slot ``s``. The index (a power of two) must have room."""
     mask = len(index) - 1
+    at = _pair_hash(slots[s, S_REQUEST], slots[s, S_REGION], mask)
+    while index[at] >= 0:
+        at = (at + 1) & mask
+    index[at] = s
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def remove_from_index(slots: Any, index: Any, s: int) -> None:
+    mask = len(index) - 1
+    at = _pair_hash(slots[s, S_REQUEST], slots[s, S_REGION], mask)
+    while index[at] != s:
+        at = (at + 1) & mask
+    index[at] = LEFT  # what collided with it lies behind and must still be found
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def build_index(slots: Any, index: Any) -> None:
+    index[:] = NEVER_USED
     for s in range(len(slots)):
         if slots[s, S_STATE] != FREE:
-            at = _pair_hash(slots[s, S_REQUEST], slots[s, S_REGION], mask)
-            while index[at] >= 0:
-                at = (at + 1) & mask
-            index[at] = s
+            add_to_index(slots, index, s)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def find_slot(slots: Any, index: Any, request: int, region: int) -> Any:
     mask = len(index) - 1
     at = _pair_hash(request, region, mask)
-    while index[at] >= 0:
+    while index[at] != NEVER_USED:
         s = index[at]
-        if slots[s, S_REQUEST] == request and slots[s, S_REGION] == region:
+        if s >= 0 and slots[s, S_REQUEST] == request and slots[s, S_REGION] == region:
             return s
         at = (at + 1) & mask
     return -1

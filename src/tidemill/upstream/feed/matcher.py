@@ -51,8 +51,8 @@ class Matcher:
         self._only_request = _signed(only_request)
         self._slots = np.zeros((16, k.SLOT_COLUMNS), dtype=np.int64)
         self._free_slots = list(range(15, -1, -1))
-        self._index = np.full(32, -1, dtype=np.int64)
-        self._is_index_stale = False
+        self._index = np.full(64, k.NEVER_USED, dtype=np.int64)  # slots by request and region
+        self._index_used = 0  # places of it that are or were in use
         self._entries = np.zeros((_FEW_ENTRIES, k.ENTRY_COLUMNS), dtype=np.int64)
         self._buckets = np.full(_FEW_ENTRIES, -1, dtype=np.int64)
         self._arena = np.zeros(_FEW_BYTES, dtype=np.uint8)
@@ -81,24 +81,22 @@ class Matcher:
         row[k.S_STATE], row[k.S_MARK] = k.SCANNING, 0
         row[k.S_LOWER], row[k.S_LOWER_LEN] = self._keep(lower), len(lower)
         row[k.S_UPPER], row[k.S_UPPER_LEN] = self._keep(upper or b""), -1 if upper is None else len(upper)
-        self._is_index_stale = True
+        self._add_to_index(slot)
         return slot
 
     def release(self, slot: int) -> None:
         """End a registration; what waited for it is dropped."""
         k.forget(self._slots, self._entries, self._buckets, self._counters, slot)
+        k.remove_from_index(self._slots, self._index, slot)
         self._slots[slot, k.S_STATE] = k.FREE
         self._free_slots.append(slot)
-        self._is_index_stale = True
 
     def find(self, request_id: int, region_id: int) -> int | None:
-        self._refresh_index()
         slot = int(k.find_slot(self._slots, self._index, _signed(request_id), _signed(region_id)))
         return slot if slot >= 0 else None
 
     def process(self, parsed: ParsedMessages) -> Matched:
         """Take rows and resolved-ts in. A broken promise of the upstream raises ``ProtocolViolationError``."""
-        self._refresh_index()
         self._reserve(parsed.halves, parsed.halves_bytes)
         if self._only_request:
             parsed.resolved[parsed.resolved[:, wire.RESOLVED_REQUEST] == 0, wire.RESOLVED_REQUEST] = self._only_request
@@ -192,13 +190,16 @@ class Matcher:
         slots[:old] = self._slots
         self._slots = slots
         self._free_slots.extend(range(2 * old - 1, old - 1, -1))
-        self._index = np.full(4 * old, -1, dtype=np.int64)
-        self._is_index_stale = True
 
-    def _refresh_index(self) -> None:
-        if self._is_index_stale:
+    def _add_to_index(self, slot: int) -> None:
+        self._index_used += 1
+        if 2 * self._index_used <= len(self._index):
+            k.add_to_index(self._slots, self._index, slot)
+        else:
+            in_use = len(self._slots) - len(self._free_slots)
+            self._index = np.empty(1 << (4 * in_use - 1).bit_length(), dtype=np.int64)
             k.build_index(self._slots, self._index)
-            self._is_index_stale = False
+            self._index_used = in_use
 
     def _keep(self, data: bytes) -> int:
         at = int(self._counters[k.C_ARENA])
