@@ -4,4 +4,8 @@ The tree tells the way of the data: ``upstream`` asks, ``flow`` carries, ``spark
 ``control`` decides, ``store`` is an upstream in the box. ``model`` holds the nouns.
 """
 
+from tidemill.kernelcache import use_own_folder
+
 __version__ = "0.1.0"
+
+use_own_folder()

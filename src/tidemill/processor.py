@@ -165,14 +165,11 @@ class Processor:
                 await asyncio.wait_for(self._changed.wait(), max(0.0, min(deadline, due) - now))
 
     async def units(self, from_ts: Ts, to_ts: Ts) -> list[Unit]:
-        """What the batch (from_ts, to_ts] consists of. After a restart Spark repeats its last batch without an
-        offer, so this waits until the upstream has promised everything up to ``to_ts`` again."""
-        while self.progress.limit_ts < to_ts and self.progress.checkpoint_ts < to_ts:
-            self._changed.clear()
-            await self._changed.wait()
-        if to_ts <= self.progress.checkpoint_ts:
-            return []
-        self._begin(to_ts)
+        """What the batch (from_ts, to_ts] that was offered consists of. Asked twice, it answers the same."""
+        if to_ts != self.progress.in_flight_ts:
+            raise InvariantError(
+                f"a batch up to {to_ts} was not offered; the one at hand is {self.progress.in_flight_ts}"
+            )
         parts: list[Part] = []
         for physical_id, slices in self._intake.plan(self.progress.checkpoint_ts, to_ts):
             table = self._schema.table(physical_id, to_ts)
@@ -184,11 +181,10 @@ class Processor:
         return units
 
     async def commit(self, receipts: Sequence[Receipt]) -> None:
-        """The batch at hand is durable downstream. A batch that was durable before a restart has no units
-        and nothing at hand: hearing of it again changes nothing."""
+        """The batch at hand is durable downstream: that is where the checkpoint moves."""
         to_ts = self.progress.in_flight_ts
         if to_ts is None:
-            return
+            raise InvariantError("a batch is done that was not begun")
         written_at = self._clock.monotonic()
         sink_state = self._sink.commit(to_ts, receipts)
         rows = sum(receipt.rows for receipt in receipts)
@@ -235,8 +231,7 @@ class Processor:
         return self._intake.has_changes(self.progress.checkpoint_ts, self.progress.limit_ts)
 
     def _begin(self, to_ts: Ts) -> None:
-        if self.progress.in_flight_ts != to_ts:
-            self._batch_started = self._clock.monotonic()
+        self._batch_started = self._clock.monotonic()
         self.progress = replace(self.progress, in_flight_ts=to_ts)
 
     def _run_ddl(self, at_ts: Ts) -> None:

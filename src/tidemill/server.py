@@ -6,6 +6,7 @@ Spark          JVM, Python workers: the pipeline
 """
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -276,10 +277,18 @@ class _SparkSide:
         from tidemill.spark.job import ChangefeedJob
         from tidemill.spark.session import open_session
 
+        # Our own state is the one truth about what is durable, so Spark's offsets of an earlier run are not wanted:
+        # they could only disagree with it.
+        shutil.rmtree(data_dir.spark, ignore_errors=True)
         session = open_session(options.spark_master, scratch=data_dir.scratch)
         self._endpoint = Endpoint(upstream.processor, loop, Pipeline(config, options.zone), options.tasks)
         self._job = ChangefeedJob(
-            session, self._endpoint.address, upstream.state.start_ts, data_dir.spark, upstream.processor.commit, loop
+            session,
+            self._endpoint.address,
+            upstream.processor.progress.checkpoint_ts,
+            data_dir.spark,
+            upstream.processor.commit,
+            loop,
         )
         self._job.start()
 

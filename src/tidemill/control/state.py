@@ -6,7 +6,7 @@ state speaks of is already durable downstream.
 
     DATA_DIR/
     ├── changefeed.json   the state            ├── segments/   the sorter's; pulled again after a crash
-    ├── lock              held while running   └── spark/      Spark's own offsets and commits
+    ├── lock              held while running   └── spark/      Spark's offsets of this run; made anew by the next
 """
 
 import fcntl

@@ -2,8 +2,9 @@
 
     source (groups of units) ─► mapInArrow: the fused pipeline ─► receipts ─► driver ─► Processor.commit
 
-Spark's own checkpoint keeps the offsets, so a batch that was begun is repeated with the same two timestamps
-after a crash; the processor's state keeps what is durable. Whichever is behind catches up.
+What is durable is known to the processor's state alone. Spark's own checkpoint lasts as long as the process: a
+query that starts again begins at the changefeed's checkpoint, and what an unfinished batch had left downstream
+is gone by then.
 """
 
 import asyncio

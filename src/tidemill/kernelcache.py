@@ -1,0 +1,40 @@
+"""Where compiled kernels are kept between runs.
+
+Numba keeps compiled code beside each source file and looks only at that file's own age. A kernel that calls a
+helper of another module would go on with the helper's old code after an update. So the cache lies in a folder named
+after the content of every module that has kernels: change one, and all are compiled anew.
+"""
+
+import os
+import shutil
+from hashlib import sha256
+from pathlib import Path
+
+_KEPT = 3  # folders of older versions that are left in place
+
+
+def use_own_folder() -> None:
+    """Point Numba at our folder unless the user has chosen one. Must run before Numba is imported."""
+    if "NUMBA_CACHE_DIR" in os.environ:
+        return
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    root = Path(base) / "tidemill" / "kernels"
+    folder = root / _fingerprint()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # no home to write to: Numba then compiles in memory or beside the source, as it can
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    others = sorted((f for f in root.iterdir() if f != folder), key=lambda f: f.stat().st_mtime, reverse=True)
+    for old in others[_KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _fingerprint() -> str:
+    digest = sha256()
+    package = Path(__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        source = path.read_bytes()
+        if b"njit" in source:
+            digest.update(str(path.relative_to(package)).encode() + b"\0" + source)
+    return digest.hexdigest()[:16]

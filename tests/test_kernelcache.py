@@ -1,0 +1,38 @@
+"""Compiled kernels never outlive the source of any helper that they were compiled with."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CODE = "import os, tidemill; print(os.environ.get('NUMBA_CACHE_DIR', ''))"
+
+
+def cache_dir(**environment: str) -> str:
+    given = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"} | environment
+    return subprocess.run(
+        [sys.executable, "-c", CODE], env=given, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_the_folder_is_the_same_for_the_same_sources(tmp_path: Path) -> None:
+    first, second = (cache_dir(XDG_CACHE_HOME=str(tmp_path)) for _ in range(2))
+    assert first == second
+    assert Path(first).parent == tmp_path / "tidemill" / "kernels"
+
+
+def test_another_source_gets_another_folder(tmp_path: Path) -> None:
+    import shutil
+
+    import tidemill
+
+    copy = tmp_path / "tidemill"
+    shutil.copytree(Path(tidemill.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__", "_pb"))
+    before = cache_dir(XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(tmp_path))
+    (copy / "flow" / "another.py").write_text("from numba import njit\n")
+    after = cache_dir(XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(tmp_path))
+    assert before != after
+
+
+def test_a_choice_of_the_user_is_left_alone(tmp_path: Path) -> None:
+    assert cache_dir(NUMBA_CACHE_DIR=str(tmp_path)) == str(tmp_path)
