@@ -10,12 +10,13 @@ from tidemill.errors import UsageError
 
 MAX_MESSAGE_BYTES = 512 << 20  # a store sends about 6 MiB at once, but one large transaction's row may exceed any limit
 
-_OPTIONS: Sequence[tuple[str, int]] = (
+OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.keepalive_permit_without_calls", 1),
+    # PD lives in etcd's server, which takes pings on a connection without calls for an attack and hangs up.
+    ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -52,13 +53,13 @@ PLAIN = Security()
 def open_channel(address: str, security: Security = PLAIN) -> grpc.aio.Channel:
     """A channel to ``host:port``. Nothing is dialled before the first call."""
     if not security.is_tls:
-        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return grpc.aio.insecure_channel(address, options=OPTIONS)
     credentials = grpc.ssl_channel_credentials(
         root_certificates=_read(security.ca_path),
         private_key=_read(security.key_path) if security.key_path else None,
         certificate_chain=_read(security.cert_path) if security.cert_path else None,
     )
-    return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
 
 
 def _read(path: str) -> bytes:
