@@ -72,16 +72,20 @@ class Feed:
     """One change stream. ``rows``, ``errors`` and ``resolved`` grow as messages come in; ``log`` keeps their order."""
 
     def __init__(
-        self, stub, cluster_id: int, *, version: str = "8.5.0", v2: bool = True, features=None, inbox=None
+        self, stub, cluster_id: int, *, version: str = "8.5.0", v2: bool = True, features=None, inbox=None, paused=False
     ) -> None:
         self._cluster_id = cluster_id
         self._version = version
         self._requests: queue.Queue = queue.Queue()
         self._inbox: queue.Queue | None = inbox  # told of every entry, if given
+        self.may_read = threading.Event()
+        if not paused:
+            self.may_read.set()
         self._arrived = threading.Condition()
         self.log: list[tuple] = []
         self.end: grpc.RpcError | None = None
         self.ended = False
+        self.largest_message = 0
         features = "stream-multiplexing" if features is None else features
         call = stub.EventFeedV2 if v2 else stub.EventFeed
         self._call = call(iter(self._requests.get, None), metadata=[("features", features)] if v2 else None)
@@ -120,13 +124,15 @@ class Feed:
     def close(self) -> None:
         self._call.cancel()
         self._requests.put(None)
+        self.may_read.set()
         self._reader.join(DEADLINE_SECONDS)
 
     def wait(self, predicate: Callable[[], object]) -> None:
         """Until it holds; fails with what arrived if it does not in time."""
         with self._arrived:
             if not self._arrived.wait_for(predicate, DEADLINE_SECONDS):
-                raise AssertionError(f"waited in vain; arrived so far: {self.log[-20:]}, ended: {self.end}")
+                last = [(*entry[:3], str(entry[3])[:200]) for entry in self.log[-10:]]
+                raise AssertionError(f"waited in vain; arrived last: {last}, ended: {self.end}")
 
     def wait_initialized(self, *region_ids: int, request_id: int = 1) -> None:
         self.wait(lambda: set(region_ids) <= self.initialized(request_id))
@@ -160,8 +166,10 @@ class Feed:
         return [e for e in self.log if e[0] == "resolved" and e[1] == request_id and e[2] == region_id]
 
     def _read(self) -> None:
+        self.may_read.wait()
         try:
             for message in self._call:
+                self.largest_message = max(self.largest_message, message.ByteSize())
                 entries = list(_entries(message))
                 if self._inbox is not None:
                     self._inbox.put((self, entries))

@@ -85,7 +85,7 @@ def test_a_loaded_history_reads_and_streams_as_it_happened(name):
         assert follower.changes == expected_changes(table)
 
 
-@pytest.mark.parametrize("name", ["types", "ddl", "bench-wide"])
+@pytest.mark.parametrize("name", ["types", "ddl", "online", "bench-wide"])
 def test_a_replayed_history_streams_the_same_as_a_loaded_one(name):
     history = histories.load(name)
     with (
@@ -207,6 +207,41 @@ def test_a_killed_replay_goes_on_where_it_stopped(tmp_path, stamps):
         follower = Follower(client)
         follower.follow_until(upstream.tso())
         assert follower.changes == expected_changes(history.changes)
+
+
+_WRITE = """
+import sys, threading
+from pathlib import Path
+from tidemill.model.change import Op
+from tidemill.store.transactions import Mutation
+from tidemill.store.upstream import EmbeddedUpstream
+upstream = EmbeddedUpstream.start(data_dir=Path(sys.argv[1]))
+number = 0
+while True:
+    value = b"%d" % number * 100
+    _, commit = upstream.commit([Mutation(Op.PUT, b"a%d" % number, value), Mutation(Op.PUT, b"b%d" % number, value)])
+    print(number, commit, flush=True)
+    number += 1
+"""
+
+
+def test_every_acknowledged_write_survives_a_kill_and_none_is_half_there(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", _WRITE, str(tmp_path / "d")], stdout=subprocess.PIPE, text=True)
+    acknowledged = [tuple(map(int, process.stdout.readline().split())) for _ in range(150)]
+    os.kill(process.pid, signal.SIGKILL)
+    acknowledged += [tuple(map(int, line.split())) for line in process.stdout if line.endswith("\n")]
+    process.wait()
+    process.stdout.close()
+    with EmbeddedUpstream.start(data_dir=tmp_path / "d") as upstream:
+        for number, commit in acknowledged:
+            assert (
+                upstream.get(b"a%d" % number, commit) == upstream.get(b"b%d" % number, commit) == b"%d" % number * 100
+            )
+            assert upstream.get(b"a%d" % number, commit - 1) is None
+        following = len(acknowledged)  # perhaps begun; then both keys are locked, both committed, or neither
+        locks = [upstream.cluster.locks.get(key % following) for key in (b"a%d", b"b%d")]
+        assert (locks[0] is None) == (locks[1] is None)
+        assert upstream.tso() > acknowledged[-1][1]
 
 
 def test_a_replay_cut_between_lock_and_commit_can_be_finished_by_loading_the_rest(tmp_path):

@@ -260,7 +260,7 @@ def rollback_row(key: bytes, start_ts: int) -> LiveRow:
 
 def _send_resolved(stream: FeedStream, by_request: dict[int, list[tuple[int, int]]]) -> None:
     features = stream.features
-    if features is None:
+    if features is None or stream.is_congested:  # who does not even read changes needs no promises
         return
     if features.batched_resolved_ts:
         if features.multiplexed:

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rocksdict import Options, Rdict, ReadOptions, SstFileWriter, WriteBatch
+from rocksdict import IngestExternalFileOptions, Options, Rdict, ReadOptions, SstFileWriter, WriteBatch
 
 from tidemill.errors import DataDirError
 
@@ -128,7 +128,9 @@ class Engine:
         for key, value in zip(keys, values, strict=True):
             writer[key] = value
         writer.finish()
-        self._views[family].ingest_external_file([str(path)])
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        self._views[family].ingest_external_file([str(path)], options)
         path.unlink(missing_ok=True)
 
     def close(self) -> None:

@@ -87,6 +87,10 @@ class FeedStream:
         return self._is_closed
 
     @property
+    def queued_bytes(self) -> int:
+        return self._queued_bytes
+
+    @property
     def is_congested(self) -> bool:
         return self._queued_bytes > LIVE_QUEUE_BYTES
 
