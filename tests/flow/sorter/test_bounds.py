@@ -1,6 +1,8 @@
 """Memory and disk are bounded, and waiting for room never ends in a deadlock."""
 
 import asyncio
+import sys
+import threading
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -181,3 +183,33 @@ async def _take(sorter: Sorter, taken: dict[int, list[Change]], seed: Random) ->
         at = to
         for _ in range(seed.randint(1, 10)):
             await asyncio.sleep(0)
+
+
+def test_asking_for_stats_from_another_thread_changes_nothing(segments: Path) -> None:
+    sorter = Sorter(segments)
+    sorter.open_span(1, Ts(0))
+    is_over = threading.Event()
+    planned: list[list[int]] = []
+
+    def watch() -> None:
+        while not is_over.is_set():
+            sorter.stats()
+
+    async def script() -> None:
+        for ts in range(1, 200):
+            await sorter.add(1, batch([change(ts, b"k")]))
+            sorter.advance(1, Ts(ts))
+            planned.append([slices.rows for slices in sorter.plan(Ts(ts - 1), Ts(ts))])
+            sorter.release(Ts(ts))
+
+    watcher, interval = threading.Thread(target=watch), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that the threads meet everywhere
+    watcher.start()
+    try:
+        asyncio.run(script())
+    finally:
+        is_over.set()
+        watcher.join()
+        sys.setswitchinterval(interval)
+        sorter.close()
+    assert planned == [[1]] * 199

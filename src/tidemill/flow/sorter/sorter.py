@@ -109,7 +109,9 @@ class Sorter:
         self._waiting = 0
         self._something_moved = asyncio.Event()
         self._failure: BaseException | None = None
-        _clear(folder)
+        removed = _clear(folder)
+        if removed:
+            log.info("segments of an earlier run removed", folder=folder, segments=removed)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sorter")
 
     def close(self) -> None:
@@ -295,13 +297,15 @@ class Sorter:
         self._something_moved.set()
 
     def stats(self) -> SorterStats:
-        self._settle(wait=False)
+        """How full it is. Changes nothing and may be asked from any thread, which then may see a change half made."""
+        sealing, segments = self._sealing, list(self._segments)
+        held = [self._buffers] if sealing is None else [self._buffers, sealing.buffers]
         return SorterStats(
-            memory_bytes=self._memory(),
-            disk_bytes=self._disk(),
-            rows=sum(b.rows for b in self._all_buffers()) + sum(s.rows for s in self._segments),
+            memory_bytes=sum(b.bytes for b in held),
+            disk_bytes=sum(s.layout.file_bytes for s in segments),
+            rows=sum(b.rows for b in held) + sum(s.rows for s in segments),
             spans=len(self._spans),
-            segments=len(self._segments),
+            segments=len(segments),
             waiting=self._waiting,
         )
 
@@ -417,8 +421,8 @@ class Sorter:
         self._estimate = None
 
 
-def _clear(folder: Path) -> None:
-    """Remove segments of an earlier run: finished ones and those it was writing. Other files stay."""
+def _clear(folder: Path) -> int:
+    """Remove segments, finished ones and those being written, and say how many. Other files stay."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         leftovers = [p for pattern in ("segment-*.arrow", "segment-*.tmp") for p in folder.glob(pattern)]
@@ -429,8 +433,7 @@ def _clear(folder: Path) -> None:
             f"cannot prepare the sorter's folder {folder}: {error.strerror or error}. "
             "Give this user the right to write there, or choose another --data-dir."
         ) from error
-    if leftovers:
-        log.info("segments of an earlier run removed", folder=folder, segments=len(leftovers))
+    return len(leftovers)
 
 
 def _delete(segment: Segment) -> None:
