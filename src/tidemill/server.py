@@ -120,6 +120,10 @@ class Changefeed:
         return False
 
     def look(self) -> Snapshot:
+        """How it stands. Asked on the loop: what it looks at changes there all the time."""
+        return self._on_loop(self._look())
+
+    async def _look(self) -> Snapshot:
         progress = self.processor.progress
         return Snapshot(
             stage=self._stage(),
