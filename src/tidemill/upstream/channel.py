@@ -19,7 +19,8 @@ OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Despite its name this is how long one attempt to connect may take. Attempts follow each other by the backoff.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 3_000),
     # A cluster is reached directly; a proxy for the web in the environment is none of its business.
     ("grpc.enable_http_proxy", 0),
