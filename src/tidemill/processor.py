@@ -170,6 +170,27 @@ class Processor:
             raise InvariantError(
                 f"a batch up to {to_ts} was not offered; the one at hand is {self.progress.in_flight_ts}"
             )
+        return self._units(to_ts)
+
+    async def shorten(self, to_ts: Ts) -> list[Unit]:
+        """The batch at hand cannot be taken beyond ``to_ts``. Gives its units up to there, to be committed in its
+        place; none if nothing of it is left. What was written of it downstream is gone when this returns."""
+        self._sink.recover()
+        self.progress = replace(self.progress, in_flight_ts=None)
+        if to_ts <= self.progress.checkpoint_ts:
+            return []
+        units = self._units(to_ts)
+        if units:
+            self._begin(to_ts)
+        return units
+
+    async def begin_again(self) -> None:
+        """Spark has lost the batch at hand. What was written of it downstream is gone when this returns."""
+        self._sink.recover()
+        self.progress = replace(self.progress, in_flight_ts=None)
+        self._turn()
+
+    def _units(self, to_ts: Ts) -> list[Unit]:
         parts: list[Part] = []
         for physical_id, slices in self._intake.plan(self.progress.checkpoint_ts, to_ts):
             table = self._schema.table(physical_id, to_ts)
@@ -197,7 +218,7 @@ class Processor:
         self.traces.append(BatchTrace(to_ts, self._batch_started, self._batch_planned, written_at, durable_at))
         self._turn()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Begin no further batch. The one at hand may still be committed."""
         self.progress = replace(self.progress, is_stopping=True)
         self._changed.set()

@@ -6,11 +6,12 @@ Spark          JVM, Python workers: the pipeline
 """
 
 import asyncio
+import secrets
 import shutil
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,11 +20,18 @@ from zoneinfo import ZoneInfo
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.state import ChangefeedState, DataDir
-from tidemill.errors import InvariantError, StartTsCollectedError, UpstreamError, UsageError
-from tidemill.flow.pipeline import Pipeline
+from tidemill.errors import (
+    EngineError,
+    InvariantError,
+    RowUndecodableError,
+    StartTsCollectedError,
+    UpstreamError,
+    UsageError,
+)
+from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema.loader import load_schema
-from tidemill.flow.sink import SinkConfig, open_sink, parse_sink_uri, safe_uri
+from tidemill.flow.sink import Receipt, Sink, SinkConfig, open_sink, parse_sink_uri, safe_uri
 from tidemill.flow.sorter import Sorter
 from tidemill.log import get_logger
 from tidemill.model.ts import Ts, lag_seconds, show
@@ -39,6 +47,7 @@ T = TypeVar("T")
 _GC_TTL_SECONDS = 86_400
 _GC_PERIOD_SECONDS = 60.0
 _POLL_SECONDS = 0.05
+_MOST_SPARK_FAILURES = 3  # in a row, without a batch in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,7 @@ class Snapshot:
     lag_seconds: float
     totals: Totals
     pending_rows: int
+    pulled_rows: int  # that came from the upstream in this run
     regions: int
 
 
@@ -79,14 +89,20 @@ class _Upstream:
 class Changefeed:
     """One changefeed in the foreground. ``start`` it, ``poll`` until it is finished, ``close`` it in any case."""
 
-    def __init__(self, options: RunOptions) -> None:
+    def __init__(
+        self, options: RunOptions, *, data_dir: DataDir | None = None, open_sink: Callable[..., Sink] = open_sink
+    ) -> None:
+        """``data_dir`` and ``open_sink``: others than the usual, as tests of crashes bring them."""
         self._options = options
         self._config: SinkConfig = parse_sink_uri(options.sink_uri)
-        self._data_dir = DataDir(options.data_dir)
+        self._data_dir = data_dir or DataDir(options.data_dir)
+        self._open_sink = open_sink
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="processor", daemon=True)
         self._service_id = "tidemill-" + sha256(str(options.data_dir.resolve()).encode()).hexdigest()[:16]
         self._pd: PdClient | None = None
+        self._holds_gc = False
+        self._is_begun = False  # something is written down that a later run would resume
         self._upstream: _Upstream | None = None
         self._pulling: Future[None] | None = None
         self._spark: _SparkSide | None = None
@@ -102,10 +118,12 @@ class Changefeed:
     def start(self) -> None:
         """Connect, read the schema, subscribe, start Spark. Raises a TidemillError that says what is wrong."""
         self._data_dir.acquire()
+        shutil.rmtree(self._data_dir.scratch, ignore_errors=True)  # of a run that was killed
         self._thread.start()
         self._upstream = self._on_loop(self._open_upstream())
         self._pulling = asyncio.run_coroutine_threadsafe(self._pull(), self._loop)
-        self._spark = _SparkSide(self._options, self._config, self._data_dir, self._upstream, self._loop)
+        if not self.processor.progress.is_finished:
+            self._spark = _SparkSide(self._options, self._config, self._data_dir, self._upstream, self._loop)
 
     def poll(self, seconds: float = _POLL_SECONDS) -> bool:
         """Wait a little; True once everything up to the target is durable. Raises what stopped it."""
@@ -124,34 +142,41 @@ class Changefeed:
         return self._on_loop(self._look())
 
     async def _look(self) -> Snapshot:
-        progress = self.processor.progress
+        progress, puller = self.processor.progress, self._parts.puller.stats()
         return Snapshot(
             stage=self._stage(),
             checkpoint_ts=progress.checkpoint_ts,
             lag_seconds=lag_seconds(progress.checkpoint_ts, SYSTEM_CLOCK.now()),
             totals=self.processor.totals,
             pending_rows=self._parts.sorter.stats().rows,
-            regions=self._parts.puller.stats().regions,
+            pulled_rows=puller.changes,
+            regions=puller.regions,
         )
 
     def drain(self, seconds: float = 60.0) -> None:
         """Begin no new batch and wait for the one at hand."""
-        self._loop.call_soon_threadsafe(self.processor.stop)
+        self._on_loop(self.processor.stop())
         deadline = SYSTEM_CLOCK.monotonic() + seconds
         while self.processor.progress.in_flight_ts is not None and SYSTEM_CLOCK.monotonic() < deadline:
             if self._spark is not None:
                 self._spark.wait(_POLL_SECONDS)
 
-    def close(self, *, is_finished: bool = False) -> None:
-        """Stop everything; what was reached is written down. A finished changefeed lets go of the upstream's GC."""
-        if self._spark is not None:
-            self._spark.close()
+    def close(self, *, is_finished: bool = False, stop_spark: bool = False) -> None:
+        """Stop everything; what was reached is written down. A finished changefeed lets go of the upstream's GC.
+        ``stop_spark``: the session too, which others of this process may share."""
+        with ExitStack() as steps:  # run from the last to the first, each whatever happens to the others
+            steps.callback(self._data_dir.release)
+            steps.callback(self._stop_loop)
+            if self._thread.is_alive():
+                steps.callback(lambda: self._on_loop(self._close_upstream(is_finished)))
+            if self._spark is not None:
+                steps.callback(self._spark.close, stop_session=stop_spark)
+
+    def _stop_loop(self) -> None:
         if self._thread.is_alive():
-            self._on_loop(self._close_upstream(is_finished))
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
         self._loop.close()
-        self._data_dir.release()
 
     # Runs on the loop.
 
@@ -166,9 +191,12 @@ class Changefeed:
                 "stands. Choose a later --target-ts."
             )
         await self._hold_gc(pd, state.checkpoint_ts)
-        sink = open_sink(self._config, state.sink_state, start_ts=state.start_ts, zone=ZoneInfo(options.zone))
+        # The sink's own checkpoint is published after ours is saved, so it is never above it, unless it is another's.
+        zone = ZoneInfo(options.zone)
+        sink = self._open_sink(self._config, state.sink_state, start_ts=state.checkpoint_ts, zone=zone)
         sink.recover()
         self._data_dir.save(state)
+        self._is_begun = True
         versions = {int(table): Ts(ts) for table, ts in state.table_versions.items()}
         reader = SnapshotReader(pd, RegionCache(pd))
         try:
@@ -192,7 +220,13 @@ class Changefeed:
         sink, given = safe_uri(self._options.sink_uri), self._options.start_ts
         state = self._data_dir.load()
         if state is None:
-            start_ts = given if given is not None else await pd.get_ts()
+            now_ts = await pd.get_ts()
+            start_ts = given if given is not None else now_ts
+            if start_ts > now_ts:
+                raise UsageError(
+                    f"start-ts {show(start_ts)} lies in the future: the upstream is at {show(now_ts)}. "
+                    "Leave --start-ts out to start now, or choose an earlier one."
+                )
             return ChangefeedState(pd.cluster_id, sink, start_ts, start_ts, start_ts, 0, {}, None)
         remedy = f"Use another --data-dir for this one, or give what {self._data_dir.path} was started with."
         if state.cluster_id != pd.cluster_id:
@@ -201,6 +235,7 @@ class Changefeed:
             raise UsageError(f"data-dir belongs to a changefeed into {state.sink}, not {sink}. {remedy}")
         if given not in (None, state.start_ts):
             raise UsageError(f"data-dir belongs to a changefeed from start-ts {state.start_ts}, not {given}. {remedy}")
+        self._is_begun = True
         log.info("resuming", checkpoint_ts=state.checkpoint_ts, rows=state.rows)
         return state
 
@@ -214,6 +249,7 @@ class Changefeed:
                 "Choose a --start-ts above it and a new --data-dir, or copy the tables first and start from the "
                 "copy's ts."
             )
+        self._holds_gc = True
 
     async def _pull(self) -> None:
         try:
@@ -237,14 +273,21 @@ class Changefeed:
             self._pulling.cancel()
             with suppress(CancelledError, asyncio.CancelledError, Exception):
                 await asyncio.wrap_future(self._pulling)
-        if self._upstream is not None:
-            self._upstream.processor.close()
-            self._upstream.sorter.close()
-        if self._pd is not None:
-            if is_finished:
-                with suppress(UpstreamError):
-                    await self._pd.update_service_gc_safe_point(self._service_id, 0, Ts(0))
-            await self._pd.close()
+        try:
+            if self._upstream is not None:
+                self._upstream.processor.close()
+        finally:
+            if self._upstream is not None:
+                self._upstream.sorter.close()
+            if self._pd is not None:
+                await self._leave(self._pd, lets_go=is_finished or not self._is_begun)
+
+    async def _leave(self, pd: PdClient, *, lets_go: bool) -> None:
+        """``lets_go``: nobody will come back for what the upstream keeps for us."""
+        if self._holds_gc and lets_go:
+            with suppress(UpstreamError):
+                await pd.update_service_gc_safe_point(self._service_id, 0, Ts(0))
+        await pd.close()
 
     # Small things.
 
@@ -278,32 +321,74 @@ class _SparkSide:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         from tidemill.spark.endpoint import Endpoint
-        from tidemill.spark.job import ChangefeedJob
         from tidemill.spark.session import open_session
 
-        # Our own state is the one truth about what is durable, so Spark's offsets of an earlier run are not wanted:
-        # they could only disagree with it.
-        shutil.rmtree(data_dir.spark, ignore_errors=True)
-        session = open_session(options.spark_master, scratch=data_dir.scratch)
-        self._endpoint = Endpoint(upstream.processor, loop, Pipeline(config, options.zone), options.tasks)
+        self._processor = upstream.processor
+        self._pipeline = Pipeline(config, options.zone)
+        self._folder = data_dir.spark
+        self._loop = loop
+        self._failures = 0
+        self._batches = 0
+        self._session = open_session(options.spark_master, scratch=data_dir.scratch)
+        tasks = min(options.tasks, config.worker_count)
+        self._endpoint = Endpoint(self._processor, loop, self._pipeline, tasks)
+        self._start()
+
+    def _start(self) -> None:
+        from tidemill.spark.job import ChangefeedJob
+
+        # Our own state is the one truth about what is durable, so Spark's offsets of an earlier query are not wanted:
+        # they could only disagree with it. A JVM that lost its process may still write to the folder it had.
+        shutil.rmtree(self._folder, ignore_errors=True)
         self._job = ChangefeedJob(
-            session,
+            self._session,
             self._endpoint.address,
-            upstream.processor.progress.checkpoint_ts,
-            data_dir.spark,
-            upstream.processor.commit,
-            loop,
+            self._processor.progress.checkpoint_ts,
+            self._folder / secrets.token_hex(4),
+            self._processor.commit,
+            self._salvage,
+            self._loop,
         )
         self._job.start()
 
     def wait(self, seconds: float) -> None:
-        """Raises why the query ended, should it."""
-        if self._job.wait(seconds):
-            raise self._job.failure() or InvariantError("Spark's query ended by itself")
+        """Raises why the query ended, should it. Where Spark itself is to blame, it is started again some times."""
+        if not self._job.wait(seconds):
+            return
+        failure = self._endpoint.failure or self._job.failure() or InvariantError("Spark's query ended by itself")
+        batches = self._processor.totals.batches
+        self._failures = self._failures + 1 if batches == self._batches else 1
+        self._batches = batches
+        if not isinstance(failure, EngineError) or self._failures > _MOST_SPARK_FAILURES:
+            raise failure
+        log.warning("Spark failed; starting its query again", reason=str(failure), failures=self._failures)
+        asyncio.run_coroutine_threadsafe(self._processor.begin_again(), self._loop).result()
+        self._start()
 
-    def close(self) -> None:
+    def close(self, *, stop_session: bool) -> None:
+        from tidemill.spark.session import close_session
+
         self._job.stop()
         self._endpoint.close()
+        if stop_session:
+            close_session()
+
+    async def _salvage(self, error: RowUndecodableError) -> None:
+        """A row cannot be decoded: deliver what was committed before it, then raise. Runs on the loop; the work is
+        done here rather than by Spark, whose batch has failed."""
+        while True:
+            units = await self._processor.shorten(Ts((error.commit_ts or 0) - 1))
+            try:
+                receipts = await asyncio.to_thread(self._process, units)
+            except RowUndecodableError as earlier:
+                error = earlier
+                continue
+            if units:
+                await self._processor.commit(receipts)
+            raise error
+
+    def _process(self, units: list[Unit]) -> list[Receipt]:
+        return [self._pipeline.process(unit) for unit in units]
 
 
 def run_changefeed(
@@ -311,8 +396,13 @@ def run_changefeed(
     should_stop: Callable[[], bool],
     on_ready: Callable[[Changefeed], None],
     on_tick: Callable[[Snapshot], None],
+    *,
+    stop_spark: bool = False,
 ) -> tuple[bool, Snapshot]:
-    """Run until the target is reached (True) or ``should_stop`` says so (False); and how it stood then."""
+    """Run until the target is reached (True) or ``should_stop`` says so (False); and how it stood then.
+
+    ``stop_spark``: stop the Spark session at the end. Without, the process keeps it for the next one.
+    """
     feed = Changefeed(options)
     finished = False
     try:
@@ -325,4 +415,4 @@ def run_changefeed(
             feed.drain()
         return finished, feed.look()
     finally:
-        feed.close(is_finished=finished)
+        feed.close(is_finished=finished, stop_spark=stop_spark)

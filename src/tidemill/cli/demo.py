@@ -13,7 +13,7 @@ import typer
 from tidemill import demo as demonstration
 from tidemill.cli.options import Output
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.errors import UpstreamUnavailableError
+from tidemill.errors import UpstreamUnavailableError, UsageError
 
 _READY_SECONDS = 60.0
 
@@ -32,7 +32,12 @@ def demo(
     began = SYSTEM_CLOCK.monotonic()
     with tempfile.TemporaryDirectory(prefix="tidemill-demo-") as scratch:
         folder = keep or Path(scratch) / "files"
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"cannot use --keep {keep}: {error.strerror}. Choose a folder that you may write to."
+            ) from error
         summary = _capture(Path(scratch), folder, speed, output)
         comparisons = [demonstration.compare(folder, mark) for mark in demonstration.marks()]
     _report(comparisons, summary, SYSTEM_CLOCK.monotonic() - began, keep, output)

@@ -7,12 +7,15 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
 from tidemill.errors import UsageError
-from tidemill.model.ts import MAX_TS, Ts, compose
+from tidemill.model.ts import Ts, compose
+
+_EARLIEST = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+_LAST_TS = compose(int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000))
 
 
 class Output(StrEnum):
@@ -25,10 +28,12 @@ def parse_ts(text: str | None, flag: str) -> Ts | None:
     if text is None:
         return None
     if text.isdecimal():
-        ts = Ts(int(text))
-        if not 0 < ts < MAX_TS:
-            raise UsageError(f"{flag} {text} is not a ts: it must lie between 1 and 2^64-2. Give a TSO or a time.")
-        return ts
+        if not 0 < int(text) <= _LAST_TS:
+            raise UsageError(
+                f"{flag} {text} is not a ts: it must lie between 1 and {_LAST_TS} (the year 9999). Give a TSO, "
+                "as 'select tidb_current_ts()' shows it, or a time."
+            )
+        return Ts(int(text))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -38,6 +43,8 @@ def parse_ts(text: str | None, flag: str) -> Ts | None:
         ) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
+    if moment < _EARLIEST:
+        raise UsageError(f"{flag} {text} lies before 1970, when no cluster ran. Give a TSO or a later time.")
     return compose(int(moment.timestamp() * 1000))
 
 
@@ -56,12 +63,19 @@ def write_ready_file(path: Path | None, document: dict[str, Any]) -> None:
 
 
 class StopSignal:
-    """Set by SIGTERM or Ctrl-C. A second Ctrl-C interrupts at once."""
+    """Set by SIGTERM or Ctrl-C while it is entered. A second Ctrl-C interrupts at once."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
-        signal.signal(signal.SIGTERM, self._note)
-        signal.signal(signal.SIGINT, self._note)
+        self._former: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._former = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._stop.is_set() and number == signal.SIGINT:

@@ -72,7 +72,6 @@ def run(
             f"--target-ts {show(options.target_ts)} lies before --start-ts {show(options.start_ts)}. "
             "Swap them, or leave one out."
         )
-    stop = StopSignal()
     began = SYSTEM_CLOCK.monotonic()
 
     def ready(feed: Changefeed) -> None:
@@ -80,8 +79,8 @@ def run(
         document = {"pid": os.getpid(), "checkpoint_ts": checkpoint_ts, "data_dir": str(feed.data_dir)}
         write_ready_file(ready_file, document)
 
-    with ProgressLine() as line:
-        finished, last = run_changefeed(options, stop.is_set, ready, line.show)
+    with StopSignal() as stop, ProgressLine() as line:
+        finished, last = run_changefeed(options, stop.is_set, ready, line.show, stop_spark=True)
     _summary(last, finished, SYSTEM_CLOCK.monotonic() - began, output)
 
 
@@ -126,6 +125,7 @@ def _summary(now: Snapshot, finished: bool, seconds: float, output: Output) -> N
     document = {
         "finished": finished,
         "checkpoint_ts": now.checkpoint_ts,
+        "pulled_rows": now.pulled_rows,
         "rows": now.totals.rows,
         "bytes": now.totals.bytes,
         "batches": now.totals.batches,
@@ -147,6 +147,6 @@ def _zone(name: str) -> str:
 
     try:
         ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as error:
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder, such as Europe
         raise UsageError(f"--time-zone {name!r} is unknown. Use a name such as UTC or Europe/Berlin.") from error
     return name

@@ -11,7 +11,7 @@ state speaks of is already durable downstream.
 
 import fcntl
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -91,7 +91,7 @@ class DataDir:
         try:
             if document.pop("format") != _FORMAT:
                 raise ValueError("it was written by another version of tidemill")
-            return ChangefeedState(**document)
+            return _checked(document)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataDirError(f"cannot understand {path}: {error}. {_REMEDY}") from error
 
@@ -114,6 +114,24 @@ class DataDir:
 
 
 _REMEDY = "Restore it from a copy, or start anew with another --data-dir and a --start-ts."
+
+
+def _checked(document: dict[str, Any]) -> ChangefeedState:
+    """A state that someone has edited by hand must not be found out in the middle of a batch."""
+    for name in (field.name for field in fields(ChangefeedState)):
+        value = document.get(name)
+        match name:
+            case "sink":
+                is_right = isinstance(value, str)
+            case "table_versions":
+                is_right = isinstance(value, dict) and all(isinstance(ts, int) for ts in value.values())
+            case "sink_state":
+                is_right = value is None or isinstance(value, dict)
+            case _:
+                is_right = isinstance(value, int) and value >= 0
+        if not is_right:
+            raise ValueError(f"{name} is missing or is not what it should be")
+    return ChangefeedState(**document)
 
 
 def _sync_folder(path: Path) -> None:

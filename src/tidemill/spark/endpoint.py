@@ -15,12 +15,15 @@ import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tidemill.errors import TidemillError, UpstreamError
-from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.log import get_logger
 from tidemill.model.ts import Ts
+
+if TYPE_CHECKING:
+    # Spark's process for the source imports this module, and needs none of what the pipeline brings along.
+    from tidemill.flow.pipeline import Pipeline, Unit
 
 log = get_logger("spark.endpoint")
 
@@ -32,7 +35,7 @@ class Served(Protocol):
 
     async def offer(self, from_ts: Ts, wait_seconds: float) -> Ts: ...
 
-    async def units(self, from_ts: Ts, to_ts: Ts) -> list[Unit]: ...
+    async def units(self, from_ts: Ts, to_ts: Ts) -> "list[Unit]": ...
 
     async def available_now(self) -> Ts: ...
 
@@ -54,11 +57,12 @@ class Address:
 class Endpoint:
     """Serves one processor. Calls block a thread of their own and run on the processor's loop."""
 
-    def __init__(self, served: Served, loop: asyncio.AbstractEventLoop, pipeline: Pipeline, tasks: int) -> None:
+    def __init__(self, served: Served, loop: asyncio.AbstractEventLoop, pipeline: "Pipeline", tasks: int) -> None:
         self._served = served
         self._loop = loop
         self._pipeline = pipeline
         self._tasks = tasks
+        self.failure: TidemillError | None = None  # what a call has ended with: Spark would tell it as a traceback
         key = os.urandom(16)
         self._listener = Listener(("127.0.0.1", 0), authkey=key)
         host, port = self._listener.address
@@ -90,6 +94,7 @@ class Endpoint:
                 try:
                     answer = (True, self._call(name, arguments))
                 except TidemillError as error:
+                    self.failure = error
                     answer = (False, error)
                 connection.send_bytes(pickle.dumps(answer))
 
@@ -141,7 +146,7 @@ class EndpointClient:
         return answer
 
 
-def balance(units: list[Unit], tasks: int) -> list[list[Unit]]:
+def balance(units: "list[Unit]", tasks: int) -> "list[list[Unit]]":
     """Share units among at most ``tasks`` groups of about equal bytes: the biggest first, each to the lightest."""
     groups: list[list[Unit]] = [[] for _ in range(min(tasks, len(units)))]
     weights = [0] * len(groups)

@@ -9,16 +9,19 @@ is gone by then.
 
 import asyncio
 import pickle
+import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidemill.errors import InvariantError, TidemillError
+from tidemill.errors import EngineError, RowUndecodableError, TidemillError
 from tidemill.flow.sink import Receipt
 from tidemill.model.ts import Ts
 from tidemill.spark.endpoint import Address
@@ -28,10 +31,18 @@ _RESULT = pa.schema([pa.field("result", pa.binary())])
 _OFFER_WAIT_SECONDS = 0.5
 
 Commit = Callable[[Sequence[Receipt]], Coroutine[Any, Any, None]]
+Salvage = Callable[[RowUndecodableError], Coroutine[Any, Any, None]]
+
+# What a call to the JVM may end with: its own exceptions, or no answer since it is gone.
+_TROUBLES = (PySparkException, Py4JError, OSError)
 
 
 class ChangefeedJob:
-    """One changefeed's query on one session. ``commit`` runs on ``loop``."""
+    """One changefeed's query on one session, for one start.
+
+    ``commit`` and ``salvage`` run on ``loop``: the batch is durable, or stopped by a row that cannot be decoded,
+    before which ``salvage`` may still deliver the rest.
+    """
 
     def __init__(
         self,
@@ -40,6 +51,7 @@ class ChangefeedJob:
         start_ts: Ts,
         checkpoint_dir: Path,
         commit: Commit,
+        salvage: Salvage,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._spark = spark
@@ -47,11 +59,18 @@ class ChangefeedJob:
         self._start_ts = start_ts
         self._checkpoint_dir = checkpoint_dir
         self._commit = commit
+        self._salvage = salvage
         self._loop = loop
         self._query: StreamingQuery | None = None
         self._failure: TidemillError | None = None
 
     def start(self, *, available_now: bool = False) -> None:
+        try:
+            self._query = self._start(available_now)
+        except _TROUBLES as trouble:
+            raise _translate(trouble) from trouble
+
+    def _start(self, available_now: bool) -> StreamingQuery:
         self._spark.dataSource.register(ChangefeedSource)
         options = self._address.options() | {
             "start-ts": str(self._start_ts),
@@ -63,21 +82,26 @@ class ChangefeedJob:
         writer = writer.option("checkpointLocation", str(self._checkpoint_dir))
         if available_now:
             writer = writer.trigger(availableNow=True)
-        self._query = writer.start()
+        return writer.start()
 
     def is_active(self) -> bool:
         return self._query is not None and self._query.isActive
 
     def failure(self) -> TidemillError | None:
-        """Why the query ended by itself, in our own words; None while it is well."""
-        if self._failure is not None:
+        """Why the query ended by itself, in our own words; None while it is well. An EngineError is Spark's own
+        trouble: another query may do better."""
+        if self._failure is not None or self._query is None:
             return self._failure
-        trouble = self._query.exception() if self._query is not None and not self._query.isActive else None
+        try:
+            trouble = None if self._query.isActive else self._query.exception()
+        except _TROUBLES as error:
+            trouble = error
         return None if trouble is None else _translate(trouble)
 
     def stop(self) -> None:
         if self._query is not None:
-            self._query.stop()
+            with suppress(*_TROUBLES):  # it has ended, one way or another
+                self._query.stop()
 
     def wait(self, seconds: float) -> bool:
         """Wait for the query to end; True once it has."""
@@ -85,22 +109,35 @@ class ChangefeedJob:
             return True
         try:
             return bool(self._query.awaitTermination(seconds))
-        except PySparkException:
+        except _TROUBLES:
             return True  # ``failure`` tells
 
     def _on_batch(self, results: DataFrame, batch_id: int) -> None:
         """Driver, in the thread of Spark's callback: run the batch and make it count."""
         try:
-            receipts: list[Receipt] = []
-            for value in results.toArrow()["result"].to_pylist():
-                outcome = pickle.loads(value)
-                if isinstance(outcome, TidemillError):
-                    raise outcome
-                receipts.extend(outcome)
-            asyncio.run_coroutine_threadsafe(self._commit(receipts), self._loop).result()
+            outcomes = [pickle.loads(value) for value in results.toArrow()["result"].to_pylist()]
+            failure = worst([outcome for outcome in outcomes if isinstance(outcome, TidemillError)])
+            if isinstance(failure, RowUndecodableError):
+                self._run(self._salvage(failure))
+            if failure is not None:
+                raise failure
+            self._run(self._commit([receipt for receipts in outcomes for receipt in receipts]))
         except TidemillError as error:
             self._failure = error
             raise
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def worst(failures: Sequence[TidemillError]) -> TidemillError | None:
+    """Of what stopped the groups of a batch, the one to act on: rows that cannot be decoded only if nothing else
+    did, and of those the first committed."""
+    return min(
+        failures,
+        key=lambda e: (e.commit_ts or 0) + 1 if isinstance(e, RowUndecodableError) else 0,
+        default=None,
+    )
 
 
 def run_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -119,6 +156,24 @@ def _run_group(blob: bytes) -> list[Receipt] | TidemillError:
         return error
 
 
-def _translate(trouble: Exception) -> TidemillError:
-    lines = [line for line in str(trouble).splitlines() if line.strip()]
-    return InvariantError(f"Spark's query failed: {lines[-1] if lines else type(trouble).__name__}")
+def _translate(trouble: Exception) -> EngineError:
+    if not isinstance(trouble, PySparkException):
+        return EngineError(
+            f"Spark does not answer any more ({type(trouble).__name__}): its JVM has ended. Nothing is lost; see that "
+            "the machine has memory for it, then start again."
+        )
+    return EngineError(
+        f"Spark's query failed: {reason_of(str(trouble))}. Nothing is lost; see spark.log in the data-dir's scratch "
+        "folder, then start again."
+    )
+
+
+def reason_of(text: str) -> str:
+    """The one line that tells, of what Spark says of a failed query: no plan, no ids, no stack."""
+    text = re.split(r"\n=== Streaming Query ===|\n\s*JVM stacktrace:", text)[0]
+    text = re.sub(r".*?terminated with exception:\s*", "", text, count=1, flags=re.DOTALL)
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    if not lines:
+        return "no reason given"
+    is_traceback = any("Traceback (most recent call last)" in line for line in lines)
+    return (lines[-1] if is_traceback else lines[0]).removesuffix(".")

@@ -4,18 +4,22 @@ The JVM only plans and schedules here, rows stay in Python workers; so it gets l
 quick compiler, which saves several CPU-seconds of every start.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
+from subprocess import TimeoutExpired
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tidemill.errors import UsageError
 
 DEFAULT_MASTER = "local[2]"
+_JVM_END_SECONDS = 20.0
 
 # The default one forks a process for every file's rights, which doubles the time of an empty micro-batch.
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -27,6 +31,8 @@ def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "ti
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     scratch.mkdir(parents=True, exist_ok=True)
+    # A failure in a callback reaches us as an exception; Py4J would print its traceback as well.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     log_settings = files("tidemill.spark") / "log4j2.properties"
     java = f"-Dlog4j2.configurationFile=file:{log_settings} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
     settings = {
@@ -68,6 +74,29 @@ def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "ti
         raise UsageError(
             f"cannot start Spark on master {master!r}: {str(error).splitlines()[0]}. Check --spark-master."
         ) from error
+
+
+def close_session() -> None:
+    """Stop the session and its JVM, if there are any; returns when the JVM has ended. For a process about to end:
+    it must not leave a JVM behind that still writes to the folders it was given."""
+    from pyspark import SparkContext
+
+    gateway, session = SparkContext._gateway, SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    with suppress(Py4JError, OSError):  # the JVM may be gone already
+        if session is not None:
+            session.stop()
+    if gateway is None:
+        return
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
+    jvm = getattr(gateway, "proc", None)
+    if jvm is not None:
+        jvm.stdin.close()  # what the JVM takes as the sign to end
+        try:
+            jvm.wait(_JVM_END_SECONDS)
+        except TimeoutExpired:
+            jvm.kill()
+            jvm.wait()
 
 
 @contextmanager
