@@ -60,6 +60,7 @@ class RunOptions:
     spark_master: str = "local[2]"
     zone: str = "UTC"
     tasks: int = 2  # how many Spark tasks a batch is cut into at most
+    available_now: bool = False  # take what the upstream has at the start, then end: Spark's trigger of that name
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +327,7 @@ class _SparkSide:
         self._processor = upstream.processor
         self._pipeline = Pipeline(config, options.zone)
         self._folder = data_dir.spark
+        self._available_now = options.available_now
         self._loop = loop
         self._failures = 0
         self._batches = 0
@@ -349,13 +351,17 @@ class _SparkSide:
             self._salvage,
             self._loop,
         )
-        self._job.start()
+        self._job.start(available_now=self._available_now)
 
     def wait(self, seconds: float) -> None:
         """Raises why the query ended, should it. Where Spark itself is to blame, it is started again some times."""
         if not self._job.wait(seconds):
             return
-        failure = self._endpoint.failure or self._job.failure() or InvariantError("Spark's query ended by itself")
+        failure = self._endpoint.failure or self._job.failure()
+        if failure is None:
+            if self._available_now:
+                return
+            raise InvariantError("Spark's query ended by itself")
         batches = self._processor.totals.batches
         self._failures = self._failures + 1 if batches == self._batches else 1
         self._batches = batches
