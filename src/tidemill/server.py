@@ -175,6 +175,7 @@ class Changefeed:
 
     def _stop_loop(self) -> None:
         if self._thread.is_alive():
+            self._on_loop(_settle())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
         self._loop.close()
@@ -308,6 +309,14 @@ class Changefeed:
         if stats.initialized_regions < stats.regions:
             return f"scanning {stats.initialized_regions}/{stats.regions} regions"
         return "waiting for resolved-ts" if progress.limit_ts <= progress.checkpoint_ts else "idle"
+
+
+async def _settle() -> None:
+    """Let what gRPC has still under way on this loop come to its end."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
 
 
 class _SparkSide:

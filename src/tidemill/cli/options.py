@@ -3,6 +3,8 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -12,10 +14,7 @@ from typing import Any, Self
 import orjson
 
 from tidemill.errors import UsageError
-from tidemill.model.ts import Ts, compose
-
-_EARLIEST = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
-_LAST_TS = compose(int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000))
+from tidemill.model.ts import MAX_TS, Ts, compose
 
 
 class Output(StrEnum):
@@ -28,11 +27,8 @@ def parse_ts(text: str | None, flag: str) -> Ts | None:
     if text is None:
         return None
     if text.isdecimal():
-        if not 0 < int(text) <= _LAST_TS:
-            raise UsageError(
-                f"{flag} {text} is not a ts: it must lie between 1 and {_LAST_TS} (the year 9999). Give a TSO, "
-                "as 'select tidb_current_ts()' shows it, or a time."
-            )
+        if not 0 < int(text) < MAX_TS:
+            raise UsageError(f"{flag} {text} is not a ts: it must lie between 1 and 2^64-2. Give a TSO or a time.")
         return Ts(int(text))
     try:
         moment = datetime.fromisoformat(text)
@@ -43,23 +39,45 @@ def parse_ts(text: str | None, flag: str) -> Ts | None:
         ) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    if moment < _EARLIEST:
-        raise UsageError(f"{flag} {text} lies before 1970, when no cluster ran. Give a TSO or a later time.")
-    return compose(int(moment.timestamp() * 1000))
+    ts = compose(int(moment.timestamp() * 1000))
+    if not 0 < ts < MAX_TS:
+        raise UsageError(f"{flag} {text} is a time at which no cluster runs. Give one after 1970 and before 4199.")
+    return ts
 
 
-def write_ready_file(path: Path | None, document: dict[str, Any]) -> None:
-    """Tell whoever waits that we serve: the file appears whole or not at all."""
-    if path is None:
-        return
-    aside = path.with_name(path.name + ".tmp")
-    try:
-        aside.write_bytes(orjson.dumps(document) + b"\n")
-        os.replace(aside, path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write --ready-file {path}: {error.strerror}. Choose a folder that you may write to."
-        ) from error
+class ReadyFile:
+    """Tells whoever waits that we serve: the file appears whole or not at all.
+
+    One that an earlier run has left is removed at once, and whether we may write is found out now, not when we serve.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        if path is not None:
+            with self._explained(path):
+                path.unlink(missing_ok=True)
+                self._aside(path).write_bytes(b"")
+                self._aside(path).unlink()
+
+    def write(self, document: dict[str, Any]) -> None:
+        if self._path is not None:
+            with self._explained(self._path):
+                self._aside(self._path).write_bytes(orjson.dumps(document) + b"\n")
+                self._aside(self._path).replace(self._path)
+
+    @staticmethod
+    def _aside(path: Path) -> Path:
+        return path.with_name(f".{path.name}.{os.getpid()}")
+
+    @staticmethod
+    @contextmanager
+    def _explained(path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UsageError(
+                f"cannot write --ready-file {path}: {error.strerror}. Choose a folder that you may write to."
+            ) from error
 
 
 class StopSignal:

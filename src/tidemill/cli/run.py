@@ -1,6 +1,7 @@
 """``tidemill run``: a changefeed in the foreground."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +13,14 @@ from rich.live import Live
 from rich.text import Text
 
 from tidemill import log
-from tidemill.cli.options import Output, StopSignal, parse_ts, write_ready_file
+from tidemill.cli.options import Output, ReadyFile, StopSignal, parse_ts
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UsageError
 from tidemill.model.ts import show
 from tidemill.server import Changefeed, RunOptions, Snapshot, run_changefeed
 
 _PLAIN_PERIOD_SECONDS = 5.0
+_MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|spark://[^\s:,]+:\d+(,[^\s:,]+:\d+)*|yarn|k8s://\S+")
 
 
 def run(
@@ -64,7 +66,7 @@ def run(
         data_dir=data_dir,
         start_ts=parse_ts(start_ts, "--start-ts"),
         target_ts=parse_ts(target_ts, "--target-ts"),
-        spark_master=spark_master,
+        spark_master=_master(spark_master),
         zone=_zone(time_zone),
     )
     if options.start_ts is not None and options.target_ts is not None and options.target_ts < options.start_ts:
@@ -72,12 +74,13 @@ def run(
             f"--target-ts {show(options.target_ts)} lies before --start-ts {show(options.start_ts)}. "
             "Swap them, or leave one out."
         )
+    waiting = ReadyFile(ready_file)
     began = SYSTEM_CLOCK.monotonic()
 
     def ready(feed: Changefeed) -> None:
         checkpoint_ts = feed.processor.progress.checkpoint_ts
         document = {"pid": os.getpid(), "checkpoint_ts": checkpoint_ts, "data_dir": str(feed.data_dir)}
-        write_ready_file(ready_file, document)
+        waiting.write(document)
 
     with StopSignal() as stop, ProgressLine() as line:
         finished, last = run_changefeed(options, stop.is_set, ready, line.show, stop_spark=True)
@@ -140,6 +143,12 @@ def _summary(now: Snapshot, finished: bool, seconds: float, output: Output) -> N
         f"{word} at {show(now.checkpoint_ts)}: {now.totals.rows:,} rows and {now.totals.ddls} DDLs "
         f"in {now.totals.batches} batches, {now.totals.bytes:,} bytes, {seconds:.1f} s."
     )
+
+
+def _master(text: str) -> str:
+    if not _MASTER.fullmatch(text):
+        raise UsageError(f"--spark-master {text!r} is not a Spark master. Use local[2], or spark://HOST:PORT.")
+    return text
 
 
 def _zone(name: str) -> str:
