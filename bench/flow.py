@@ -230,7 +230,7 @@ def _one_transaction(upstream: EmbeddedUpstream, feed: Changefeed, number: int) 
     """Commit one row; the seconds that each stage took until it was durable. Begins a second after the last."""
     value = _a_row_value()
     began = time.monotonic()
-    commit_ts = upstream.commit([Mutation(Op.PUT, record_key(TABLE_ID, 10_000_000 + number), value)])
+    _, commit_ts = upstream.commit([Mutation(Op.PUT, record_key(TABLE_ID, 10_000_000 + number), value)])
     committed = time.monotonic()
     while feed.processor.progress.checkpoint_ts < commit_ts:
         feed.poll(0.005)

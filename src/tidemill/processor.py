@@ -204,6 +204,8 @@ class Processor:
     async def commit(self, receipts: Sequence[Receipt]) -> None:
         """The batch at hand is durable downstream: that is where the checkpoint moves."""
         to_ts = self.progress.in_flight_ts
+        if to_ts is None and not receipts:
+            return  # Spark runs its very first batch even where the offer had nothing
         if to_ts is None:
             raise InvariantError("a batch is done that was not begun")
         written_at = self._clock.monotonic()

@@ -13,6 +13,7 @@ import os
 import pickle
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -96,6 +97,8 @@ class Endpoint:
                 except TidemillError as error:
                     self.failure = error
                     answer = (False, error)
+                except CancelledError:
+                    return  # the changefeed is being closed; the caller sees the connection end
                 connection.send_bytes(pickle.dumps(answer))
 
     def _call(self, name: str, arguments: dict[str, Any]) -> Any:
@@ -110,7 +113,11 @@ class Endpoint:
         raise UpstreamError(f"unknown call {name!r}")
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except RuntimeError as error:  # the loop is closed
+            work.close()
+            raise CancelledError from error
 
 
 class EndpointClient:
