@@ -8,6 +8,7 @@ three moments. The check reads our files back, applies them up to each moment, a
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ def compare(folder: Path, mark: Mark) -> Comparison:
     """Apply the canal-json files below ``folder`` up to the mark and hold the result against TiDB's answer.
 
     A column that was added later is in no message of a row that nobody changed since, so a row is compared
-    by the columns that its newest message has and the table still has.
+    by the columns that its newest message has and the table still has. And where a column's type was changed since,
+    such a message still has the number in its former type: 1000.00 for 1000.
     """
     applied = _apply(folder, mark)
     missing = len(mark.rows.keys() - applied.keys())
@@ -71,7 +73,7 @@ def compare(folder: Path, mark: Mark) -> Comparison:
     for key in mark.rows.keys() & applied.keys():
         theirs, ours = mark.rows[key], applied[key]
         shared = theirs.keys() & ours.keys()
-        different += any(theirs[column] != ours[column] for column in shared)
+        different += any(not _is_same(theirs[column], ours[column]) for column in shared)
     return Comparison(mark, missing, extra, different)
 
 
@@ -94,6 +96,15 @@ def _apply(folder: Path, mark: Mark) -> dict[str, Row]:
     if truncations and truncations[-1] <= mark.ts:
         rows.clear()
     return rows
+
+
+def _is_same(one: str | None, other: str | None) -> bool:
+    if one == other or one is None or other is None:
+        return one == other
+    try:
+        return Decimal(one) == Decimal(other)
+    except InvalidOperation:
+        return False
 
 
 def _commit_ts(message: dict[str, Any]) -> int:
