@@ -20,7 +20,9 @@ PATIENCE_SECONDS = 180.0  # until something is taken to hang; a busy machine tak
 class Command:
     """``tidemill WORDS…``; its stdout and stderr go to files in ``folder``."""
 
-    def __init__(self, folder: Path, *words: object, is_serving: bool = False, **flags: object) -> None:
+    def __init__(
+        self, folder: Path, *words: object, is_serving: bool = False, cwd: Path | None = None, **flags: object
+    ) -> None:
         """``is_serving``: with a ready-file, which ``ready`` waits for."""
         folder.mkdir(parents=True, exist_ok=True)
         self.mark = secrets.token_hex(8)
@@ -35,6 +37,7 @@ class Command:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
+                cwd=cwd,
                 env={**os.environ, _MARK: self.mark},
                 start_new_session=True,
             )

@@ -1,21 +1,13 @@
 """``tidemill upstream``: the embedded PD and TiKV stores as a process of their own."""
 
-import os
 import re
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import orjson
 import typer
 
+from tidemill.cli.options import ReadyFile, StopSignal
 from tidemill.errors import UsageError
-
-if TYPE_CHECKING:
-    from tidemill.store.upstream import EmbeddedUpstream
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
@@ -46,8 +38,9 @@ def upstream(
     """
     from tidemill.store.upstream import EmbeddedUpstream  # late: the other commands start without RocksDB
 
+    waiting = ReadyFile(ready_file)
     with (
-        _asked_to_stop() as done,
+        StopSignal() as stop,
         EmbeddedUpstream.start(
             stores=stores,
             pd_port=pd_port,
@@ -57,11 +50,10 @@ def upstream(
             resolved_interval_seconds=parse_seconds(resolved_interval),
         ) as cluster,
     ):
-        if ready_file is not None:
-            write_ready_file(ready_file, cluster)
+        waiting.write({"pd": cluster.pd_address, "stores": cluster.store_addresses})
         typer.echo(f"PD serves at {cluster.pd_address}. Stop with Ctrl-C.", err=True)
         # The replay's failure must end the process: a history that stops halfway looks like a quiet cluster.
-        while not done.wait(_POLL_SECONDS):
+        while not stop.wait(_POLL_SECONDS):
             cluster.wait_replayed(0)
 
 
@@ -71,28 +63,3 @@ def parse_seconds(text: str) -> float:
     if match is None:
         raise UsageError(f"{text!r} is not a duration: write it like 200ms, 1s or 2m")
     return float(match[1]) * _UNIT_SECONDS[match[2]]
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[threading.Event]:
-    """Set once the process is told to end; the signals' former meaning comes back afterwards."""
-    done = threading.Event()
-    former = {number: signal.signal(number, lambda *_: done.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield done
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-
-
-def write_ready_file(path: Path, cluster: "EmbeddedUpstream") -> None:
-    """Whole or not at all: who waits for the file never reads half of it."""
-    content = orjson.dumps({"pd": cluster.pd_address, "stores": cluster.store_addresses})
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write --ready-file {path}: {error.strerror}. Choose a folder you may write."
-        ) from error

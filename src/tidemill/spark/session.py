@@ -6,6 +6,7 @@ quick compiler, which saves several CPU-seconds of every start.
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,10 +17,11 @@ from subprocess import TimeoutExpired
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from tidemill.errors import UsageError
+from tidemill.errors import EngineError, UsageError
 
 DEFAULT_MASTER = "local[2]"
 _JVM_END_SECONDS = 20.0
+_MASTER_ANSWERS_SECONDS = 5.0
 
 # The default one forks a process for every file's rights, which doubles the time of an empty micro-batch.
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -27,6 +29,7 @@ _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyst
 
 def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "tidemill") -> SparkSession:
     """A session on ``master``. ``scratch`` takes Spark's temporary files. Needs a JDK 17 or newer."""
+    _check_reachable(master)
     # Workers must run this interpreter: by default they take whatever python3 is on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -111,6 +114,23 @@ def _stderr_into(path: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def _check_reachable(master: str) -> None:
+    """Spark itself tries for a minute, and then tells of a stopped context."""
+    if not master.startswith("spark://"):
+        return
+    reason = ""
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), _MASTER_ANSWERS_SECONDS).close()
+            return
+        except OSError as error:
+            reason = error.strerror or str(error)
+    raise EngineError(
+        f"cannot reach the Spark master at {master}: {reason}. Check --spark-master, and that the master is running."
+    )
 
 
 def _has_java() -> bool:

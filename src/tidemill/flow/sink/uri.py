@@ -84,6 +84,26 @@ def parse_sink_uri(uri: str) -> SinkConfig:
     return replace(_build(scheme, protocol, options), safe_uri=safe_uri(uri))
 
 
+@dataclass(frozen=True, slots=True)
+class ParameterHelp:
+    """One parameter, for the reference page."""
+
+    name: str
+    default: str
+    help: str
+    protocols: tuple[MessageProtocol, ...]
+    is_for_blackhole: bool
+
+
+def known_parameters() -> list[ParameterHelp]:
+    return [ParameterHelp(name, p.default, p.help, p.protocols, p.is_for_blackhole) for name, p in _PARAMETERS.items()]
+
+
+def refused_parameters() -> Mapping[str, str]:
+    """Parameters of TiCDC that are not honoured, each with the reason."""
+    return _REFUSED
+
+
 def safe_uri(uri: str) -> str:
     """The URI for logs and messages: passwords, keys and tokens are hidden."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?", uri)
@@ -213,37 +233,74 @@ _BOTH = (MessageProtocol.CANAL_JSON, MessageProtocol.CSV)
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
+    """``default`` and ``help`` are for people: the reference page is made of them."""
+
     read: Callable[[str], Any]
+    default: str
+    help: str
     protocols: tuple[MessageProtocol, ...] = _BOTH
     is_for_blackhole: bool = True
 
 
 _PARAMETERS: Mapping[str, _Parameter] = {
-    "protocol": _Parameter(_protocol),
-    "enable-tidb-extension": _Parameter(_boolean, _CANAL),
-    "content-compatible": _Parameter(_boolean, _CANAL),
-    "only-output-updated-columns": _Parameter(_boolean, _CANAL),
-    "delete-only-output-handle-key-columns": _Parameter(_boolean, _CANAL),
-    "terminator": _Parameter(_terminator),
-    "delimiter": _Parameter(_delimiter, _CSV),
-    "quote": _Parameter(_quote, _CSV),
-    "null": _Parameter(str, _CSV),
-    "include-commit-ts": _Parameter(_boolean, _CSV),
-    "output-old-value": _Parameter(_boolean, _CSV),
-    "binary-encoding-method": _Parameter(_word(BinaryEncoding), _CSV),
-    "output-field-header": _Parameter(_boolean, _CSV),
-    "flush-interval": _Parameter(_duration),
-    "file-size": _Parameter(_clamped(1 << 10, 512 << 20), is_for_blackhole=False),
-    "date-separator": _Parameter(_word(DateSeparator), is_for_blackhole=False),
-    "enable-partition-separator": _Parameter(
-        _always(True, "rows of several partitions would stand in one folder out of commit order"),
+    "protocol": _Parameter(_protocol, "", "The form of messages: `canal-json` or `csv`. Files need one."),
+    "enable-tidb-extension": _Parameter(_boolean, "false", "Messages carry the commit-ts in a field `_tidb`.", _CANAL),
+    "content-compatible": _Parameter(
+        _boolean, "false", "As the original Canal writes: full types, and `old` with changed columns only.", _CANAL
+    ),
+    "only-output-updated-columns": _Parameter(
+        _boolean, "false", "The field `old` of an update holds changed columns only.", _CANAL
+    ),
+    "delete-only-output-handle-key-columns": _Parameter(
+        _boolean, "false", "A delete holds the columns of the handle key only.", _CANAL
+    ),
+    "terminator": _Parameter(_terminator, "`\\r\\n`", "What ends a message in a file."),
+    "delimiter": _Parameter(_delimiter, "`,`", "What stands between two fields: one to three characters.", _CSV),
+    "quote": _Parameter(_quote, '`"`', "What encloses text; empty: special characters get a backslash.", _CSV),
+    "null": _Parameter(str, "`\\N`", "How NULL is written.", _CSV),
+    "include-commit-ts": _Parameter(_boolean, "false", "A field with the commit-ts.", _CSV),
+    "output-old-value": _Parameter(
+        _boolean, "false", "An update is two records, old and new, with a field that says so.", _CSV
+    ),
+    "binary-encoding-method": _Parameter(
+        _word(BinaryEncoding), "base64", "How bytes are written: `base64` or `hex`.", _CSV
+    ),
+    "output-field-header": _Parameter(_boolean, "false", "Each file opens with the names of its fields.", _CSV),
+    "flush-interval": _Parameter(
+        _duration, "0s", "At least so long between two batches, up to 10m. Longer: fewer and larger files."
+    ),
+    "file-size": _Parameter(
+        _clamped(1 << 10, 512 << 20),
+        "67108864",
+        "Bytes after which a file is closed, at the end of a transaction; from 1 KiB to 512 MiB.",
         is_for_blackhole=False,
     ),
-    "file-index-digit": _Parameter(_index_digits, is_for_blackhole=False),
-    "output-raw-change-event": _Parameter(_boolean, is_for_blackhole=False),
-    "output-column-id": _Parameter(_boolean, is_for_blackhole=False),
-    "worker-count": _Parameter(_positive(512)),
-    "transaction-atomicity": _Parameter(_atomicity),
+    "date-separator": _Parameter(
+        _word(DateSeparator),
+        "day",
+        "Folders by the date of the batch: `none`, `year`, `month` or `day`.",
+        is_for_blackhole=False,
+    ),
+    "enable-partition-separator": _Parameter(
+        _always(True, "rows of several partitions would stand in one folder out of commit order"),
+        "true",
+        "Each table partition has a folder of its own. Only `true` is possible.",
+        is_for_blackhole=False,
+    ),
+    "file-index-digit": _Parameter(
+        _index_digits, "20", "Digits of the number in a file's name, 6 to 20.", is_for_blackhole=False
+    ),
+    "output-raw-change-event": _Parameter(
+        _boolean,
+        "false",
+        "An update that changes a key stays one message. Otherwise it becomes a delete and an insert.",
+        is_for_blackhole=False,
+    ),
+    "output-column-id": _Parameter(_boolean, "false", "Schema files carry the ids of columns.", is_for_blackhole=False),
+    "worker-count": _Parameter(_positive(512), "16", "At most so many tables are written at the same time."),
+    "transaction-atomicity": _Parameter(
+        _atomicity, "table", "`none` or `table`; a table's transaction is never cut into two files either way."
+    ),
 }
 
 _REFUSED: Mapping[str, str] = {

@@ -1,0 +1,58 @@
+"""The generated parts of the reference pages: options from the command line, parameters from the sink URI's table.
+
+python -m tests.docs.generate        rewrites them; a test fails while they are out of date
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tidemill.cli import app
+from tidemill.flow.sink.uri import known_parameters, refused_parameters
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = {
+    ROOT / "docs/reference/commands.md": lambda: commands(),
+    ROOT / "docs/reference/sink-uri.md": lambda: parameters(),
+}
+_GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: end -->)", re.DOTALL)
+
+
+def commands() -> str:
+    """A section per command: its help, its options."""
+    found: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    return "\n".join(_command(name, found[name]) for name in ("run", "upstream", "demo"))
+
+
+def _command(name: str, command: Any) -> str:
+    text, _, example = command.help.partition("Example: ")
+    lines = [f"## tidemill {name}", "", " ".join(text.split()), "", "```sh", " ".join(example.split()), "```", ""]
+    lines += ["| Option | Default | Meaning |", "|---|---|---|"]
+    for option in command.params:
+        default = "required" if option.required else "" if option.default is None else f"`{option.default}`"
+        lines.append(f"| `{option.opts[0]}` | {default} | {option.help} |")
+    return "\n".join(lines) + "\n"
+
+
+def parameters() -> str:
+    """The parameters that are known, then those of TiCDC that are not."""
+    lines = ["| Parameter | Default | Protocol | Meaning |", "|---|---|---|---|"]
+    for parameter in known_parameters():
+        protocols = "any" if len(parameter.protocols) > 1 else parameter.protocols[0].value
+        where = "" if parameter.is_for_blackhole else " Files only."
+        lines.append(f"| `{parameter.name}` | {parameter.default} | {protocols} | {parameter.help}{where} |")
+    lines += ["", "Refused, since it would silently do nothing:", "", "| Parameter of TiCDC | Why |", "|---|---|"]
+    lines += [f"| `{name}` | {why} |" for name, why in refused_parameters().items()]
+    return "\n".join(lines) + "\n"
+
+
+def generated(page: Path) -> str:
+    """What the page should say."""
+    return _GENERATED.sub(lambda _: PAGES[page](), page.read_text())
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(generated(page))

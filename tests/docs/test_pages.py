@@ -1,0 +1,157 @@
+"""The pages are true: links lead somewhere, tables are those of the program, every command shown runs."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.docs.generate import PAGES, ROOT, generated
+from tests.e2e.processes import Command
+from tidemill import demo
+from tidemill.flow.sink.uri import known_parameters, parse_sink_uri
+from tidemill.store.upstream import EmbeddedUpstream
+
+DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+FIRST = ROOT / "docs/start/first-changefeed.md"  # what it leaves behind is looked at by other pages
+PROGRESS = re.compile(
+    r"(scanning \d+/\d+ regions|writing|idle|waiting for resolved-ts): [\d,]+ rows, .* checkpoint .* lag [\d.]+ s, .*"
+)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def shown(page: Path) -> list[str]:
+    """The command lines of the page's ``sh`` blocks, without comments."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    lines = [re.sub(r"\s+# .*", "", line).strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+@pytest.mark.parametrize("page", DOCS, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{name(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_reference_pages_are_up_to_date(page: Path) -> None:
+    assert page.read_text() == generated(page), "run: python -m tests.docs.generate"
+
+
+@pytest.mark.parametrize("parameter", [p for p in known_parameters() if p.default], ids=lambda p: p.name)
+def test_the_default_that_a_page_tells_is_the_default(parameter: object) -> None:
+    protocol = parameter.protocols[0].value  # type: ignore[attr-defined]
+    plain = f"file:///folder?protocol={protocol}"
+    told = f"{plain}&{parameter.name}={quote(parameter.default.strip('`'))}"  # type: ignore[attr-defined]
+    assert parse_sink_uri(told) == parse_sink_uri(plain)
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    seen, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop().resolve()
+        if page not in seen and page.suffix == ".md":
+            seen.add(page)
+            waiting += [page.parent / target for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())]
+    assert set(DOCS) <= seen
+
+
+@cache
+def makefile_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+class World:
+    """Stands in for the reader: 127.0.0.1:2379 is an upstream with the demo's history, /tmp a folder of the test."""
+
+    def __init__(self, folder: Path, pd: str) -> None:
+        self._folder = folder
+        self._pd = pd
+        self._done: dict[Path, None] = {}
+
+    def follow(self, page: Path) -> None:
+        """Run what the page shows, from the root of a checkout, once."""
+        if page in self._done:
+            return
+        self._done[page] = None
+        place = self._folder / page.stem
+        place.mkdir()
+        (place / "src").symlink_to(ROOT / "src")
+        for line in shown(page):
+            self._run(self._in_this_world(line), place)
+
+    def _in_this_world(self, line: str) -> str:
+        line = line.replace("127.0.0.1:2379", self._pd).replace("--pd-port 2379", "--pd-port 0")
+        line = line.replace("spark://127.0.0.1:7077", "local[2]")  # tests/e2e/test_standalone.py has the real one
+        line = line.replace("/tmp/", f"{self._folder}/tmp/")
+        return re.sub(r"--load history.parquet", f"--load {demo.history_path()}", line)
+
+    def _run(self, line: str, place: Path) -> None:
+        command, *words = shlex.split(line)
+        if command == "make":
+            assert set(words) <= makefile_targets(), line
+        elif command != "tidemill":
+            done = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=place, capture_output=True, text=True)
+            assert (done.returncode, done.stderr) == (0, ""), line
+            assert done.stdout.strip(), f"{line} shows nothing"
+        elif words[0] == "demo":
+            assert_demo_is_equal(place, *words[1:])
+        else:
+            self._tidemill(words, place)
+
+    def _tidemill(self, words: list[str], place: Path) -> None:
+        has_end = "--target-ts" in words
+        if "--ready-file" in words:
+            at = words.index("--ready-file")
+            del words[at : at + 2]
+        with Command(place, *words, is_serving=True, cwd=place) as command:
+            if has_end:
+                assert command.wait() == 0, command.errors
+            else:
+                command.ready()
+                assert command.terminate() == 0, command.errors
+        said = [line for line in command.errors.splitlines() if not PROGRESS.fullmatch(line)]
+        if words[0] == "run" and "--log-level" not in words:
+            assert said == []
+
+
+def assert_demo_is_equal(place: Path, *words: str) -> None:
+    """As ``make demo``, as fast as it goes."""
+    import json
+
+    with Command(place, "demo", "--speed", "0", "--output", "json", *words, cwd=place) as command:
+        assert command.wait() == 0, command.errors
+        result = json.loads(command.output)
+    assert len(result["checks"]) >= 3
+    assert all(check["missing"] == check["extra"] == check["different"] == 0 for check in result["checks"])
+    assert result["run"]["rows"] > 0
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "tmp").mkdir()
+    with EmbeddedUpstream.start(stores=3, load=demo.history_path(), resolved_interval_seconds=0.05) as upstream:
+        yield World(folder, upstream.pd_address)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in DOCS if shown(page)], ids=name)
+def test_every_command_shown_runs(page: Path, world: World) -> None:
+    if "first-changefeed" in page.read_text():
+        world.follow(FIRST)
+    world.follow(page)
+
+
+def test_the_module_runs_as_a_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "tidemill", "--version"], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", done.stdout)
