@@ -13,6 +13,7 @@ from tests.e2e import content, tree
 from tests.e2e.conftest import Capture
 from tests.e2e.crashing import STEPS, CrashError, Fate, doomed
 from tests.e2e.processes import Command, sink_uri, wait_until
+from tests.e2e.test_progress import TXN, rows_of
 from tests.histories import History, load
 from tidemill.model.ts import Ts
 from tidemill.server import Changefeed, RunOptions
@@ -216,3 +217,42 @@ def test_a_changefeed_that_saw_no_change_resumes(tmp_path: Path, capture: Captur
         for _ in range(2):
             capture(upstream.pd_address, files, quiet, upstream.tso())
     assert list(tree.messages(files)) == []
+
+
+def test_processes_of_spark_that_die_are_replaced_and_without_its_jvm_it_stops(tmp_path: Path) -> None:
+    files, data = tmp_path / "files", tmp_path / "data"
+    rows = rows_of(TXN)
+
+    def written() -> int:
+        return int(json.loads((data / "changefeed.json").read_bytes())["rows"])
+
+    with EmbeddedUpstream.start(
+        load=load("types").folder / "history.parquet", resolved_interval_seconds=0.05
+    ) as upstream:
+        flags = {"pd": upstream.pd_address, "sink_uri": sink_uri(files), "data_dir": data}
+        with Command(tmp_path, "run", is_serving=True, **flags) as run:
+            run.ready()
+            committed = [upstream.commit(rows)[1]]
+            wait_until(lambda: written() == len(rows) or not run.is_running(), "a batch")
+            for victims in ("python_streaming_source_runner", "-m tidemill.spark.daemon"):
+                kill(run, victims)
+                committed.append(upstream.commit(rows)[1])
+                wait_until(lambda: written() == len(committed) * len(rows) or not run.is_running(), "a batch")
+                assert run.is_running(), run.errors
+            kill(run, "org.apache.spark.deploy.SparkSubmit")
+            assert run.wait() == 1
+            assert "Spark does not answer any more" in run.errors
+            assert "Traceback" not in run.errors
+        committed.append(upstream.commit(rows)[1])
+        with Command(tmp_path, "run", target_ts=committed[-1], **flags) as again:
+            assert again.wait() == 0, again.errors
+    assert [m["_tidb"]["commitTs"] for m in tree.messages(files)] == [ts for ts in committed for _ in rows]
+    tree.check_layout(files)
+
+
+def kill(run: Command, words: str) -> None:
+    """``kill -9`` of those processes of the run whose command line has the words."""
+    found = [process for process in run.survivors() if words in " ".join(process.cmdline())]
+    assert found, words
+    for process in found:
+        process.kill()

@@ -33,6 +33,8 @@ _OFFER_WAIT_SECONDS = 0.5
 Commit = Callable[[Sequence[Receipt]], Coroutine[Any, Any, None]]
 Salvage = Callable[[RowUndecodableError], Coroutine[Any, Any, None]]
 
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b")
+
 # What a call to the JVM may end with: its own exceptions, or no answer since it is gone.
 _TROUBLES = (PySparkException, Py4JError, OSError)
 
@@ -172,8 +174,10 @@ def reason_of(text: str) -> str:
     """The one line that tells, of what Spark says of a failed query: no plan, no ids, no stack."""
     text = re.split(r"\n=== Streaming Query ===|\n\s*JVM stacktrace:", text)[0]
     text = re.sub(r".*?terminated with exception:\s*", "", text, count=1, flags=re.DOTALL)
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    text = re.sub(r"\s*SQLSTATE: \w{5}|\(no cause message\)", "", text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
-        return "no reason given"
-    is_traceback = any("Traceback (most recent call last)" in line for line in lines)
-    return (lines[-1] if is_traceback else lines[0]).removesuffix(".")
+        return "one of its processes has ended without a word"
+    if lines[0].endswith("Traceback (most recent call last):"):
+        lines = [line for line in lines if _EXCEPTION.match(line)][-1:] or lines
+    return lines[0].rstrip(".")

@@ -34,8 +34,7 @@ def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "ti
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     scratch.mkdir(parents=True, exist_ok=True)
-    # A failure in a callback reaches us as an exception; Py4J would print its traceback as well.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    _hush()
     log_settings = files("tidemill.spark") / "log4j2.properties"
     java = f"-Dlog4j2.configurationFile=file:{log_settings} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
     settings = {
@@ -67,15 +66,18 @@ def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "ti
         builder = builder.config(key, value)
     try:
         with _stderr_into(scratch / "spark.log"):
-            return builder.getOrCreate()
+            session = builder.getOrCreate()
+            session.sparkContext._accumulatorServer.handle_error = _say_nothing
+            return session
     except Exception as error:
         if not _has_java():
             raise UsageError(
                 "cannot start Spark: no Java found. Install a JDK 17 or newer (Debian: openjdk-17-jre-headless) "
                 "and have java on the PATH, or set JAVA_HOME."
             ) from error
-        raise UsageError(
-            f"cannot start Spark on master {master!r}: {str(error).splitlines()[0]}. Check --spark-master."
+        raise EngineError(
+            f"cannot start Spark on master {master!r}: {_reason(error)} Check --spark-master, and what the logs of "
+            "the master and the workers say."
         ) from error
 
 
@@ -84,7 +86,7 @@ def close_session() -> None:
     it must not leave a JVM behind that still writes to the folders it was given."""
     from pyspark import SparkContext
 
-    gateway, session = SparkContext._gateway, SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    gateway, session = SparkContext._gateway, SparkSession._instantiatedSession
     with suppress(Py4JError, OSError):  # the JVM may be gone already
         if session is not None:
             session.stop()
@@ -116,6 +118,20 @@ def _stderr_into(path: Path) -> Iterator[None]:
         os.close(kept)
 
 
+def _hush() -> None:
+    """What goes wrong between us and the JVM reaches us as exceptions; Py4J would print their tracebacks as well."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)  # some it logs without a name
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
+
+
+def _say_nothing(request: object, client_address: object) -> None:
+    """In place of a traceback when the JVM's end is noticed by Spark's server for accumulators, which we do not use."""
+
+
 def _check_reachable(master: str) -> None:
     """Spark itself tries for a minute, and then tells of a stopped context."""
     if not master.startswith("spark://"):
@@ -131,6 +147,13 @@ def _check_reachable(master: str) -> None:
     raise EngineError(
         f"cannot reach the Spark master at {master}: {reason}. Check --spark-master, and that the master is running."
     )
+
+
+def _reason(error: Exception) -> str:
+    """The sentence of an exception of the JVM, without its class and stack."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    found = lines[1] if len(lines) > 1 and lines[0].startswith("An error occurred while calling") else lines[0]
+    return found.removeprefix(": ").rpartition("Exception: ")[2].strip().removesuffix(".") + "."
 
 
 def _has_java() -> bool:

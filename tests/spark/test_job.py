@@ -1,0 +1,47 @@
+"""What is made of Spark's own failures, and of those of a batch's groups."""
+
+import pytest
+
+from tidemill.errors import RowUndecodableError, SinkError
+from tidemill.spark.job import reason_of, worst
+
+FAILED = "[STREAM_FAILED] Query [id = 5f, runId = 6a] terminated with exception: "
+PLAN = "\n=== Streaming Query ===\nIdentifier: [id = 5f]\n   +- ~StreamingDataSourceV2ScanRelation[units#0]"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        pytest.param(FAILED + "Disk is full. SQLSTATE: XXKST" + PLAN, "Disk is full", id="a sentence"),
+        pytest.param(
+            FAILED + "[SOURCE] Failed: Traceback (most recent call last):\n  File x\n    y\n"
+            "multiprocessing.AuthenticationError: digest rejected\n\n SQLSTATE: 38000 SQLSTATE: XXKST" + PLAN,
+            "multiprocessing.AuthenticationError: digest rejected",
+            id="a traceback of Python",
+        ),
+        pytest.param(
+            FAILED + "Job aborted: Python worker exited unexpectedly (crashed)\n\tat org.x\n\t... 51 more" + PLAN,
+            "Job aborted: Python worker exited unexpectedly (crashed)",
+            id="a stack of Java",
+        ),
+        pytest.param(
+            FAILED + " SQLSTATE: XXKST (no cause message)" + PLAN,
+            "one of its processes has ended without a word",
+            id="nothing",
+        ),
+    ],
+)
+def test_the_one_line_that_tells(said: str, reason: str) -> None:
+    assert reason_of(said) == reason
+
+
+def bad_row(commit_ts: int) -> RowUndecodableError:
+    return RowUndecodableError("shop.t", b"k", "c", "broken", commit_ts)
+
+
+def test_of_several_failures_the_sinks_is_acted_on_and_else_the_first_bad_row() -> None:
+    sink = SinkError("full")
+    assert worst([bad_row(20), sink, bad_row(10)]) is sink
+    first = bad_row(10)
+    assert worst([bad_row(20), first, bad_row(30)]) is first
+    assert worst([]) is None
