@@ -41,4 +41,4 @@ proto: setup ## Generate the wire code from proto/
 	$(BIN)/python proto/generate.py
 
 clean: ## Remove what the targets made
-	rm -rf $(VENV) build bench/work bench/results.json .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build bench/results.json .mypy_cache .ruff_cache .hypothesis
