@@ -48,6 +48,7 @@ class Command:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self.kill()
+        self.wait_until_gone()
 
     @property
     def pid(self) -> int:
@@ -82,16 +83,15 @@ class Command:
         self._process.send_signal(signal.SIGTERM)
         return self.wait()
 
-    def kill(self) -> None:
-        """``kill -9`` of the whole process group; returns when nothing of it is left, nor of what it had started."""
-        os.killpg(self.pid, signal.SIGKILL)
+    def kill(self, *, alone: bool = False) -> None:
+        """``kill -9`` of the process group; ``alone``: of this one process, and whatever it started has to notice."""
+        if self.is_running():
+            os.kill(self.pid, signal.SIGKILL) if alone else os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
-        wait_until(lambda: not self.survivors(), "the end of the JVM and the workers")
 
-    def kill_alone(self) -> None:
-        """``kill -9`` of this one process: whatever it started has to notice."""
-        self._process.kill()
-        self._process.wait()
+    def wait_until_gone(self) -> None:
+        """Returns when nothing is left of what it had started: no JVM, no worker."""
+        wait_until(lambda: not self.survivors(), "the end of the JVM and the workers")
 
     def survivors(self) -> list[psutil.Process]:
         return [process for process in psutil.process_iter() if self._is_of_this(process)]

@@ -29,8 +29,9 @@ UPSTREAM_KILLS = 3
 class Scene:
     """An upstream that replays a history, and a changefeed that is started again and again on one data-dir."""
 
-    def __init__(self, folder: Path, history: History) -> None:
+    def __init__(self, folder: Path, history: History, end_ts: int) -> None:
         self.folder = folder
+        self.end_ts = end_ts
         self.files = folder / "files"
         self.history = history
         self.upstream = self._start_upstream(port=0)
@@ -44,13 +45,14 @@ class Scene:
             pd=self.pd,
             sink_uri=sink_uri(self.files),
             start_ts=self.history.bootstrap_ts,
-            target_ts=self.history.end_ts,
+            target_ts=self.end_ts,
             data_dir=self.folder / "data",
             output="json",
         )
 
     def kill_upstream(self) -> None:
         self.upstream.kill()
+        self.upstream.wait_until_gone()
         self.upstream = self._start_upstream(port=int(self.pd.rpartition(":")[2]))
         assert self.upstream.ready()["pd"] == self.pd
 
@@ -74,7 +76,7 @@ class Scene:
             data_dir=self.folder / "cluster",
             load=self.history.folder / "history.parquet",
             replay=0.2,
-            resolved_interval="50ms",
+            resolved_interval="200ms",
         )
 
 
@@ -99,7 +101,7 @@ def between_files_and_commit(scene: Scene, run: Command, rng: random.Random) -> 
     wait_for_change(run, scene.data_files)
 
 
-MOMENTS = (while_starting, some_commits_later, right_after_a_commit, between_files_and_commit)
+MOMENTS = (while_starting, while_starting, some_commits_later, right_after_a_commit, between_files_and_commit)
 
 
 def pause(run: Command, seconds: float) -> None:
@@ -116,27 +118,34 @@ def test_twenty_kills_and_three_of_the_upstream_leave_every_change_in_the_files_
     tmp_path: Path, capture: Capture
 ) -> None:
     history = load("online")
+    (end_ts,) = {mark["ts"] for mark in history.marks() if mark["mark"] == "after_partitions"}
     undisturbed = tmp_path / "undisturbed"
     with EmbeddedUpstream.start(
         stores=3, load=history.folder / "history.parquet", resolved_interval_seconds=0.05
     ) as upstream:
-        expected_rows = capture(upstream.pd_address, undisturbed, history.bootstrap_ts, history.end_ts).totals.rows
+        expected_rows = capture(upstream.pd_address, undisturbed, history.bootstrap_ts, end_ts).totals.rows
     print(f"seed {SEED}")
     rng = random.Random(SEED)
-    scene = Scene(tmp_path / "scene", history)
+    scene = Scene(tmp_path / "scene", history, end_ts)
     shaken = set(rng.sample(range(ROUNDS), UPSTREAM_KILLS))
     reached = scene.state()
+    runs: list[Command] = []
     try:
         for number in range(ROUNDS):
-            moment = rng.choice(MOMENTS)
-            with scene.run() as run:
-                if number in shaken:
-                    scene.kill_upstream()
-                moment(scene, run, rng)
-                print(
-                    f"round {number}: killed {moment.__name__}, rows {reached['rows']}, was running: {run.is_running()}"
-                )
-                assert run.is_running() or run.wait() == 0, run.errors
+            moment, alone, haste = rng.choice(MOMENTS), rng.random() < 0.5, rng.random() < 0.5
+            run = scene.run()
+            runs.append(run)
+            if number in shaken:
+                run.ready()
+                scene.kill_upstream()
+            moment(scene, run, rng)
+            assert run.is_running() or run.wait() == 0, run.errors
+            print(
+                f"round {number}: killed {moment.__name__}, alone: {alone}, in haste: {haste}, rows {reached['rows']}"
+            )
+            run.kill(alone=alone)
+            if not haste:  # the next one may meet what is left of this one
+                run.wait_until_gone()
             now = scene.state()
             assert now["checkpoint_ts"] >= reached["checkpoint_ts"]
             assert now["rows"] >= reached["rows"]
@@ -144,8 +153,11 @@ def test_twenty_kills_and_three_of_the_upstream_leave_every_change_in_the_files_
         with scene.run() as last:
             assert last.wait() == 0, last.errors
             summary = json.loads(last.output)
+        for run in runs:
+            run.wait_until_gone()
     finally:
-        scene.upstream.kill()
+        for process in [*runs, scene.upstream]:
+            process.kill()
     content.assert_same(content.read(scene.files), content.read(undisturbed))
     # What was done before the last restart was not done again.
     assert reached["rows"] + summary["rows"] == scene.state()["rows"] == expected_rows
