@@ -4,6 +4,7 @@ Outputs are allocated before the kernels run, values in the form that Arrow keep
 values in one buffer, text as end offsets and bytes. Validity is kept only from the first null on.
 """
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
@@ -38,7 +39,7 @@ _ARROW_LIMIT = (1 << 31) - 1
 _NO_BYTES = np.empty(0, np.uint8)
 
 
-class ColumnBuilder:
+class ColumnBuilder(ABC):
     """Base of the builders: nulls, fills, and the Arrow array at the end."""
 
     def __init__(self, column: ColumnInfo, rows: int, zone: Zone) -> None:
@@ -73,11 +74,11 @@ class ColumnBuilder:
         bitmap = pa.py_buffer(np.packbits(self._valid, bitorder="little")) if self._nulls else None
         return pa.Array.from_buffers(kind, self._rows, [bitmap, *self._buffers()], null_count=self._nulls)
 
-    def _add(self, data: Bytes, start: Ints, length: Ints, at: int, count: int, size: int, fill: Fill) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _add(self, data: Bytes, start: Ints, length: Ints, at: int, count: int, size: int, fill: Fill) -> int: ...
 
-    def _buffers(self) -> list[pa.Buffer]:
-        raise NotImplementedError
+    @abstractmethod
+    def _buffers(self) -> list[pa.Buffer]: ...
 
 
 class IntegerBuilder(ColumnBuilder):
