@@ -21,6 +21,7 @@ from tidemill.store import regions as region_arithmetic
 from tidemill.store.capture import Capture
 from tidemill.store.engine import Engine, Family, Snapshot
 from tidemill.store.feed import FeedStream
+from tidemill.store.inflight import InFlight
 from tidemill.store.mvcc import Lock, LockTable, Reader, Version
 from tidemill.store.regions import Peer, Region, RegionMap
 from tidemill.store.safepoints import Safepoints
@@ -46,10 +47,12 @@ class StoreState:
 
 
 class Cluster:
-    def __init__(self, engine: Engine, clock: Clock, store_count: int) -> None:
+    def __init__(self, engine: Engine, clock: Clock, store_count: int, api_version: int = 1) -> None:
         self.engine = engine
         self.clock = clock
+        self.api_version = api_version
         self.mutex = threading.RLock()
+        self.in_flight = InFlight(self.mutex, clock)
         self.cluster_id, self._next_id = self._bootstrap(store_count)
         self.stores = {store_id: StoreState(store_id) for store_id in range(1, store_count + 1)}
         self.regions = RegionMap([Region.decode(v) for _, v in engine.items(Family.META, _REGION, b"region0")])
@@ -151,6 +154,7 @@ class Cluster:
         """One round of resolved-ts to everybody; return the present it was made of."""
         with self.mutex:
             present = self.tso.advance()
+            self.in_flight.observe(present)
             self.capture.publish_resolved(present)
             return present
 

@@ -6,14 +6,13 @@ looked at, and answered with a region error where the client is behind.
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any, NoReturn
-
-import grpc
+from typing import Any
 
 from tidemill._pb import errorpb_pb2, kvrpcpb_pb2
 from tidemill.errors import UsageError
 from tidemill.store import blocks
 from tidemill.store.cluster import Cluster
+from tidemill.store.guard import RegionGuard, RegionRefused
 from tidemill.store.mvcc import Lock, LockType, Reader, physical_key
 from tidemill.store.regions import Region
 from tidemill.store.rpc import Context
@@ -27,22 +26,14 @@ _LOCK_OPS = {
 }
 
 
-class RegionRefused(Exception):
-    """The request does not fit the region as it is now."""
-
-    def __init__(self, error: errorpb_pb2.Error) -> None:
-        self.error = error
-        super().__init__(error.message)
-
-
 class KvService:
     def __init__(self, cluster: Cluster, store_id: int) -> None:
         self._cluster = cluster
-        self._store_id = store_id
+        self._guard = RegionGuard(cluster, store_id)
 
     def KvGet(self, request: kvrpcpb_pb2.GetRequest, context: Context) -> kvrpcpb_pb2.GetResponse:
         try:
-            self._check(request.context, context, [request.key])
+            self._guard.check(request.context, context, [physical_key(request.key)])
             found = self._cluster.get(request.key, request.version, bypass=_bypassed(request.context))
         except RegionRefused as refused:
             return kvrpcpb_pb2.GetResponse(region_error=refused.error)
@@ -55,7 +46,7 @@ class KvService:
 
     def KvBatchGet(self, request: kvrpcpb_pb2.BatchGetRequest, context: Context) -> kvrpcpb_pb2.BatchGetResponse:
         try:
-            self._check(request.context, context, request.keys)
+            self._guard.check(request.context, context, map(physical_key, request.keys))
         except RegionRefused as refused:
             return kvrpcpb_pb2.BatchGetResponse(region_error=refused.error)
         response = kvrpcpb_pb2.BatchGetResponse()
@@ -73,7 +64,7 @@ class KvService:
     def KvScan(self, request: kvrpcpb_pb2.ScanRequest, context: Context) -> bytes:
         """Answers in wire bytes: rows go from the engine to the message in bulk."""
         try:
-            region = self._check(request.context, context, [])
+            region = self._guard.check(request.context, context)
             start, end = _scan_range(request, region)
         except RegionRefused as refused:
             return kvrpcpb_pb2.ScanResponse(region_error=refused.error).SerializeToString()
@@ -93,64 +84,15 @@ class KvService:
         keys = sorted(set(request.split_keys or [request.split_key]))
         try:
             with self._cluster.mutex:
-                region = self._check(request.context, context, keys)
-                results = self._cluster.split(region.id, [physical_key(key) for key in keys])
+                physical = [physical_key(key) for key in keys]
+                region = self._guard.check(request.context, context, physical)
+                results = self._cluster.split(region.id, physical)
         except RegionRefused as refused:
             return kvrpcpb_pb2.SplitRegionResponse(region_error=refused.error)
         except UsageError as error:
             return kvrpcpb_pb2.SplitRegionResponse(region_error=errorpb_pb2.Error(message=str(error)))
         regions = [region.to_wire() for region in results]
         return kvrpcpb_pb2.SplitRegionResponse(left=regions[0], right=regions[-1], regions=regions)
-
-    def _check(self, wanted: kvrpcpb_pb2.Context, context: Context, keys: Iterable[bytes]) -> Region:
-        """The region that the request names, if it may be served here; raises ``RegionRefused`` otherwise."""
-        need = self._cluster.cluster_id
-        if wanted.cluster_id not in (0, need):
-            context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"mismatch cluster id, need {need} but got {wanted.cluster_id}"
-            )
-        if wanted.peer.store_id != self._store_id:
-            _refuse(
-                "store not match",
-                store_not_match=errorpb_pb2.StoreNotMatch(
-                    request_store_id=wanted.peer.store_id, actual_store_id=self._store_id
-                ),
-            )
-        with self._cluster.mutex:
-            region = self._cluster.regions.get(wanted.region_id)
-            if region is None or self._store_id not in region.stores:
-                _refuse(
-                    f"region {wanted.region_id} not found",
-                    region_not_found=errorpb_pb2.RegionNotFound(region_id=wanted.region_id),
-                )
-            if region.leader_store != self._store_id and not (wanted.replica_read or wanted.stale_read):
-                _refuse(
-                    "peer is not leader",
-                    not_leader=errorpb_pb2.NotLeader(region_id=region.id, leader=region.leader_to_wire()),
-                )
-            peer = region.peer_on(self._store_id)
-            if wanted.peer.id != peer.id:
-                mismatch = errorpb_pb2.MismatchPeerId(request_peer_id=wanted.peer.id, store_peer_id=peer.id)
-                _refuse("mismatch peer id", mismatch_peer_id=mismatch)
-            if wanted.region_epoch.version != region.version:
-                current = errorpb_pb2.EpochNotMatch(current_regions=self._relatives(region))
-                _refuse(f"epoch not match for region {region.id}", epoch_not_match=current)
-        for key in keys:
-            if not region.contains(physical_key(key)):
-                outside = errorpb_pb2.KeyNotInRegion(
-                    key=key, region_id=region.id, start_key=region.start, end_key=region.end
-                )
-                _refuse("key not in region", key_not_in_region=outside)
-        return region
-
-    def _relatives(self, region: Region) -> list[Any]:
-        """The region and its left neighbour, which most often was split from it."""
-        left = self._cluster.regions.before(region.start)
-        return [r.to_wire() for r in (region, left) if r is not None]
-
-
-def _refuse(message: str, **variant: Any) -> NoReturn:
-    raise RegionRefused(errorpb_pb2.Error(message=message, **variant))
 
 
 def _bypassed(context: kvrpcpb_pb2.Context) -> Sequence[int]:

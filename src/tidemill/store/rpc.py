@@ -44,14 +44,16 @@ class Server:
         self._server = grpc.server(self._pool, options=_OPTIONS)
         self.address = ""
 
-    def add(self, service: ServiceDescriptor, implementation: object, answered_in_bytes: Collection[str] = ()) -> None:
-        """Serve the methods of ``service`` that ``implementation`` has; the others answer UNIMPLEMENTED.
+    def add(
+        self, service: ServiceDescriptor, *implementations: object, answered_in_bytes: Collection[str] = ()
+    ) -> None:
+        """Serve the methods of ``service`` that one of ``implementations`` has; the others answer UNIMPLEMENTED.
 
         Methods named in ``answered_in_bytes`` return wire bytes instead of messages.
         """
         handlers = {}
         for method in service.methods:
-            function = getattr(implementation, method.name, None)
+            function = next((f for i in implementations if (f := getattr(i, method.name, None)) is not None), None)
             if function is None:
                 continue
             make = {

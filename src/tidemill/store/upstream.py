@@ -49,6 +49,7 @@ class EmbeddedUpstream:
         resolved_interval_seconds: float,
         clock: Clock,
         is_temporary: bool,
+        api_version: int = 1,
     ) -> None:
         self.folder = folder
         self._is_temporary = is_temporary
@@ -63,7 +64,7 @@ class EmbeddedUpstream:
         self._is_stopped = False
         self.pd_address = ""
         try:
-            self.cluster = Cluster(self._engine, clock, stores)
+            self.cluster = Cluster(self._engine, clock, stores, api_version)
         except BaseException:
             self._engine.close()
             raise
@@ -79,6 +80,7 @@ class EmbeddedUpstream:
         replay: float | None = None,
         resolved_interval_seconds: float = 1.0,
         clock: Clock = SYSTEM_CLOCK,
+        api_version: int = 1,
     ) -> "EmbeddedUpstream":
         """Start a cluster in ``data_dir``, or in a temporary folder that goes when it stops.
 
@@ -87,6 +89,8 @@ class EmbeddedUpstream:
         """
         if not 1 <= stores <= 64:
             raise UsageError(f"cannot start {stores} stores: choose 1 to 64")
+        if api_version not in (1, 2):
+            raise UsageError(f"there is no API version {api_version}: choose 1 or 2")
         if replay is not None and load is None:
             raise UsageError("--replay needs a history: give one with --load")
         if resolved_interval_seconds <= 0:
@@ -103,6 +107,7 @@ class EmbeddedUpstream:
                 resolved_interval_seconds=resolved_interval_seconds,
                 clock=clock,
                 is_temporary=data_dir is None,
+                api_version=api_version,
             )
             if history is not None:
                 at_once = len(history) if replay is None else history.rows_up_to(history.bootstrap_ts)

@@ -1,0 +1,101 @@
+"""Writes that were accepted and are not applied yet, and the greatest ts anybody has read at.
+
+    command ──► latch its keys ──► decide ──► in flight (memory locks) ──► applied
+
+A store that replicates needs time between accepting a write and applying it. In that time readers
+must already see that something is coming, or one with a newer ts could read past a commit-ts that
+is settled but not visible; and no resolved-ts may pass it. So a write in flight shows its locks
+from memory. Ours applies at once unless told to delay, but the rule is the same.
+
+Everything here is done under the cluster's mutex; only a delay lets go of it.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from tidemill.clock import Clock
+from tidemill.store.mvcc import Lock
+
+
+class InFlight:
+    """What is on its way. ``max_ts`` never falls: a commit-ts settled from now on lies above it."""
+
+    def __init__(self, mutex: threading.RLock, clock: Clock) -> None:
+        self._clock = clock
+        self._changed = threading.Condition(mutex)
+        self._latched: set[bytes] = set()
+        self._locks: dict[bytes, Lock] = {}
+        self._raw: dict[bytes, int] = {}
+        self.delay_seconds = 0.0
+        self.max_ts = 0
+
+    def observe(self, ts: int) -> None:
+        """Somebody reads at ``ts``, or was promised that nothing more commits at or below it."""
+        self.max_ts = max(self.max_ts, ts)
+
+    def lock(self, key: bytes) -> Lock | None:
+        """The memory lock on a plain key."""
+        return self._locks.get(key)
+
+    def locks(self) -> Iterable[tuple[bytes, Lock]]:
+        return self._locks.items()
+
+    def raw_writes(self) -> Iterable[tuple[bytes, int]]:
+        """Plain keys of raw writes on their way, and a ts below the one they are written at."""
+        return self._raw.items()
+
+    @contextmanager
+    def latch(self, keys: Iterable[bytes]) -> Iterator["Latch"]:
+        """Be the only command on these plain keys until the end; waits for others, without the mutex.
+
+        What was checked before may be wrong after the wait: check inside.
+        """
+        wanted = set(keys)
+        while not self._latched.isdisjoint(wanted):
+            self._changed.wait()
+        self._latched |= wanted
+        try:
+            yield Latch(self)
+        finally:
+            self._latched -= wanted
+            self._changed.notify_all()
+
+    def _delay(
+        self, locks: Mapping[bytes, Lock], raw: Mapping[bytes, int], recheck: Callable[[], object] | None
+    ) -> None:
+        if self.delay_seconds <= 0:
+            return
+        self._locks.update(locks)
+        self._raw.update(raw)
+        try:
+            until = self._clock.monotonic() + self.delay_seconds
+            while (left := until - self._clock.monotonic()) > 0:
+                self._changed.wait(left)
+            if recheck is not None:
+                recheck()
+        finally:
+            for key in locks:
+                self._locks.pop(key, None)
+            for key in raw:
+                self._raw.pop(key, None)
+
+
+class Latch:
+    """The right to write some keys."""
+
+    def __init__(self, in_flight: InFlight) -> None:
+        self._in_flight = in_flight
+
+    def delay(
+        self,
+        locks: Mapping[bytes, Lock] | None = None,
+        raw: Mapping[bytes, int] | None = None,
+        recheck: Callable[[], object] | None = None,
+    ) -> None:
+        """The write is decided: let the delay pass, if one is set, with its locks in view.
+
+        ``recheck`` is called at the end and raises if the region has changed meanwhile: then nothing
+        may be applied. Apply right after this, still under the mutex.
+        """
+        self._in_flight._delay(locks or {}, raw or {}, recheck)
