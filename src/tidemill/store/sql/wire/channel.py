@@ -70,9 +70,9 @@ class Channel:
 
     def write(self, packet: bytes) -> None:
         """Add a packet to the answer."""
-        gathered = self._gathered
         start = 0
         while True:
+            gathered = self._gathered
             part = packet[start : start + LONGEST_PART] if len(packet) >= LONGEST_PART else packet
             gathered += (len(part) | self._sequence << 24).to_bytes(4, "little")
             gathered += part

@@ -11,13 +11,16 @@ import numpy as np
 
 _BIG = 1e15
 _SMALL = 1e-15
+_BIG_SINGLE = float(np.float32(_BIG))
+_SMALL_SINGLE = float(np.float32(_SMALL))
+_BEYOND_SINGLE = 2.0**128 - 2.0**103  # from here on rounding to single precision gives infinity
 
 
 def show_double(value: float, decimals: int | None = None) -> str:
     """``decimals`` fixes how many there are behind the point, unless an exponent is needed."""
     if not math.isfinite(value):
         return "0"
-    if _has_exponent(value):
+    if _has_exponent(value, _BIG, _SMALL):
         mantissa = f"{value:.{decimals}e}" if decimals is not None else _scientific(repr(value))
         return _tidy(mantissa)
     if decimals is not None:
@@ -27,21 +30,19 @@ def show_double(value: float, decimals: int | None = None) -> str:
 
 def show_float(value: float, decimals: int | None = None) -> str:
     """The same for single precision."""
-    if not math.isfinite(value):
+    if not abs(value) < _BEYOND_SINGLE:
         return "0"
     single = np.float32(value)
-    if not np.isfinite(single):
-        return "0"
-    if _has_exponent(float(single)):
+    if _has_exponent(float(single), _BIG_SINGLE, _SMALL_SINGLE):
         return _tidy(f"{float(single):.5e}")
     if decimals is not None:
         return f"{float(single):.{decimals}f}"
     return _positional(str(single))
 
 
-def _has_exponent(value: float) -> bool:
+def _has_exponent(value: float, big: float, small: float) -> bool:
     size = abs(value)
-    return size >= _BIG or 0 < size < _SMALL
+    return size >= big or 0 < size < small
 
 
 def _positional(shortest: str) -> str:

@@ -7,9 +7,10 @@ not UTF-8 stays bytes, since some drivers send bytes under the type of a text. D
 str in MySQL's notation.
 """
 
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Final
 
 from tidemill.model.table import ColumnType
@@ -22,6 +23,7 @@ Decoder = Callable[[Reader], object]
 _DECIMAL = 0
 _NULL = 6
 _UNSIGNED = 0x80
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 
 
 def read_parameters(
@@ -68,10 +70,10 @@ def _as_text(data: bytes) -> str | bytes:
 
 
 def _decimal(reader: Reader) -> Decimal:
-    try:
-        return Decimal(reader.text().decode("ascii"))
-    except (InvalidOperation, UnicodeDecodeError):
-        raise malformed() from None
+    data = reader.text()
+    if not _NUMBER.fullmatch(data):  # Decimal itself takes more: underscores, infinities
+        raise malformed()
+    return Decimal(data.decode())
 
 
 def _datetime(reader: Reader) -> str:
