@@ -3,6 +3,7 @@
     TidemillError
     ├── UsageError                 the user asked for something impossible; exit code 2
     │   ├── SinkUriError           a sink URI with a wrong scheme, parameter or value
+    │   ├── UnsupportedCollationError  a key on text in a collation whose weights we do not have
     │   └── StartTsCollectedError  start-ts lies below what the upstream still keeps
     ├── UpstreamError              PD or TiKV answered with an error, or not at all
     │   ├── UpstreamUnavailableError   (retryable) nobody answers
@@ -14,6 +15,7 @@
     │   ├── HistoryCorruptError    a file given to ``--load``
     │   ├── SegmentCorruptError    a segment of the sorter
     │   └── RowUndecodableError    a row that its schema does not explain
+    ├── UnencodableError           a value that its column's type cannot hold
     ├── SinkError                  the downstream refused or could not be reached
     ├── DataDirError               the changefeed's own folder: rights, space, another owner
     ├── EngineError                (retryable) Spark failed on its own account: a worker died, an executor was lost
@@ -44,6 +46,22 @@ class SinkUriError(UsageError):
 class StartTsCollectedError(UsageError):
     code = "start-ts-collected"
     exit_code = 1
+
+
+class UnsupportedCollationError(UsageError):
+    """Names the collation; the text itself can be stored, but not be part of a key."""
+
+    code = "unsupported-collation"
+
+    def __init__(self, collation: str) -> None:
+        self.collation = collation
+        super().__init__(
+            f"cannot make keys in collation {collation!r}: its weights are not part of the embedded upstream. "
+            "Choose utf8mb4_bin, utf8mb4_general_ci or binary for columns that are part of a key."
+        )
+
+    def __reduce__(self) -> tuple[type["UnsupportedCollationError"], tuple[str]]:
+        return type(self), (self.collation,)
 
 
 class UpstreamError(TidemillError):
@@ -105,6 +123,12 @@ class RowUndecodableError(CorruptDataError):
 
     def __reduce__(self) -> tuple[type["RowUndecodableError"], tuple[str, bytes, str | None, str, int | None]]:
         return type(self), (self.table, self.key, self.column, self.reason, self.commit_ts)
+
+
+class UnencodableError(TidemillError):
+    """A value that cannot be written as its column says. Names the column, never the value."""
+
+    code = "unencodable"
 
 
 class SinkError(TidemillError):

@@ -1,0 +1,1 @@
+"""The SQL of the embedded upstream: TiDB's formats on top of the store."""

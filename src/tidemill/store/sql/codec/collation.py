@@ -1,0 +1,112 @@
+"""Sort keys: the bytes that stand in a key for a text, so that keys sort and compare as the collation says.
+
+A sort key forgets (case, trailing spaces); ``needs_restoring`` says of which columns the text itself must be kept.
+"""
+
+import unicodedata
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+from tidemill.errors import UnsupportedCollationError
+from tidemill.model.table import STRING_TYPES, ColumnInfo, ColumnType
+
+# In these the sort key is the text itself, but for trailing spaces in the padding ones.
+_PADDING_BINARY: Final = frozenset({"utf8mb4_bin", "utf8_bin", "ascii_bin", "latin1_bin"})
+_PLAIN_BINARY: Final = frozenset({"binary", "utf8mb4_0900_bin"})
+_GENERAL_CI: Final = frozenset({"utf8mb4_general_ci", "utf8_general_ci"})
+
+SortKey = Callable[[str | bytes], bytes]
+
+
+def text_bytes(value: str | bytes) -> bytes:
+    """As text is stored: UTF-8 whatever the column's character set is."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if isinstance(value, bytes):
+        return value
+    raise TypeError(f"expected str or bytes, not {type(value).__name__}")
+
+
+def sort_key(collation: str, is_new: bool = True) -> SortKey:
+    """The function from a text to its sort key. With ``is_new`` false (a cluster from before TiDB 4.0's
+    collations) every text is its own sort key."""
+    if not is_new or collation in _PLAIN_BINARY:
+        return text_bytes
+    if collation in _PADDING_BINARY:
+        return _padded
+    if collation in _GENERAL_CI:
+        return _general_ci
+    raise UnsupportedCollationError(collation)
+
+
+def is_binary_order(collation: str) -> bool:
+    """Whether the sort key is the text itself up to trailing spaces."""
+    return collation in _PADDING_BINARY or collation in _PLAIN_BINARY
+
+
+def needs_restoring(column: ColumnInfo, is_new: bool = True) -> bool:
+    """Whether a column's value cannot be had back from its sort key. A CHAR has no trailing spaces to lose."""
+    if not is_new or column.type not in STRING_TYPES or column.collate in _PLAIN_BINARY:
+        return False
+    return column.collate not in _PADDING_BINARY or column.type in (ColumnType.VARCHAR, ColumnType.VARSTRING)
+
+
+def _padded(value: str | bytes) -> bytes:
+    return text_bytes(value).rstrip(b" ")
+
+
+def _general_ci(value: str | bytes) -> bytes:
+    """Two bytes a character. Where bytes are no UTF-8 the key ends, as TiDB has it."""
+    text = value if isinstance(value, str) else text_bytes(value).decode("utf-8", "surrogateescape")
+    weights = text.rstrip(" ").translate(_weights())
+    try:
+        return weights.encode("utf-16-be")
+    except UnicodeEncodeError as error:
+        return weights[: error.start].encode("utf-16-be")
+
+
+class _Weights(dict[int, int]):
+    """From character to weight; those not named weigh what they are, and those beyond 16 bits all the same."""
+
+    def __missing__(self, character: int) -> int:
+        return character if character <= 0xFFFF else 0xFFFD
+
+
+# The weights of general_ci are the letters of Unicode 3.0 without case and accents. Only these blocks have such.
+_BLOCKS: Final = (0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x1E, 0x1F, 0x21, 0x24, 0xFF)
+_ODD: Final = {0xDF: ord("S"), 0x3F2: 0x3A3, 0x419: 0x419, 0x439: 0x419}  # ß, lunate sigma; Й keeps its breve
+# Small letters whose capitals came to Unicode only later.
+_UNPAIRED: Final = frozenset(
+    {0x19E, 0x3D9, 0x3F5, 0x48B, 0x4C6, 0x4CA, 0x4CE, 0x4CF, 0x214E, 0x2184, *range(0x501, 0x511, 2)}
+)
+
+
+@cache
+def _weights() -> _Weights:
+    weights = _Weights(_ODD)
+    for block in _BLOCKS:
+        for character in range(block << 8, (block + 1) << 8):
+            if character not in _ODD and character not in _UNPAIRED:
+                weight = _letter(character)
+                if weight != character:
+                    weights[character] = weight
+    return weights
+
+
+def _letter(character: int) -> int:
+    """The capital without accents. The old Unicode data tell which capitals there were."""
+    letter = _without_accents(chr(character))
+    capital = letter.upper()
+    if len(capital) == 1 and unicodedata.ucd_3_2_0.category(capital) != "Cn":
+        letter = _without_accents(capital)
+    return ord(letter)
+
+
+def _without_accents(letter: str) -> str:
+    while unicodedata.ucd_3_2_0.category(letter).startswith("L"):
+        parts = unicodedata.ucd_3_2_0.decomposition(letter).split()
+        if len(parts) != 2 or parts[0].startswith("<"):
+            break
+        letter = chr(int(parts[0], 16))
+    return letter
