@@ -472,7 +472,7 @@ def test_a_client_that_goes_in_the_middle_of_a_statement_leaves_nothing_behind(s
         client.log_in()
         start_hanging(client, script)
     assert script.is_closed.wait(DEADLINE_SECONDS)
-    assert script.events == ["interrupt", "close"]
+    assert set(script.events) == {"interrupt", "close"}
 
 
 def test_a_client_that_goes_in_the_middle_of_its_rows_leaves_nothing_behind(server, script):

@@ -118,9 +118,13 @@ class Channel:
         have = len(self._received) - self._position
         if have < count:
             self._fill(count, may_wait=may_wait and have == 0)
-        start = self._position
-        self._position = start + count
-        return self._received[start : self._position]
+        start, end = self._position, self._position + count
+        taken = self._received[start:end]
+        if end == len(self._received):
+            self._received, self._position = b"", 0  # an idle connection does not keep its last packet
+        else:
+            self._position = end
+        return taken
 
     def _fill(self, count: int, *, may_wait: bool) -> None:
         received = self._received[self._position :]

@@ -2,6 +2,7 @@
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from tidemill.model.table import ColumnFlag, ColumnInfo, ColumnType
@@ -166,6 +167,7 @@ def column_of(info: ColumnInfo, *, database: str, table: str, alias: str = "", n
     )
 
 
+@lru_cache(maxsize=4096)  # the same few columns are told with every execution of a statement
 def definition(column: Column, *, is_listed: bool = False) -> bytes:
     """The column's packet; ``is_listed`` adds the default, as COM_FIELD_LIST wants it."""
     kind = _TYPE_ON_WIRE.get(ColumnType(column.type), column.type) if column.type != NULL_TYPE else NULL_TYPE

@@ -29,6 +29,7 @@ MAX_PACKET_BYTES: Final = 64 << 20  # max_allowed_packet of TiDB
 MAX_CONNECTIONS: Final = 1024
 STALL_SECONDS: Final = 10.0  # for a login, and for the rest of a packet that has begun
 _WATCH_MILLISECONDS: Final = 250
+_BREATHER_MILLISECONDS: Final = 1000
 _STOP_SECONDS: Final = 10.0
 _BACKLOG: Final = 512
 _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR | select.POLLNVAL
@@ -116,28 +117,31 @@ class SqlServer:
         door = select.poll()
         door.register(self._listener, select.POLLIN)
         door.register(self._bell, select.POLLIN)
+        breather = select.poll()
+        breather.register(self._bell, select.POLLIN)
         bell = self._bell.fileno()
         while True:
             ready = {number for number, _ in door.poll(_WATCH_MILLISECONDS)}
             if bell in ready:
                 return
-            if ready:
-                self._take_in(self._listener)
+            if ready and not self._take_in(self._listener) and breather.poll(_BREATHER_MILLISECONDS):
+                return
             self._look_after_busy()
 
-    def _take_in(self, listener: socket.socket) -> None:
+    def _take_in(self, listener: socket.socket) -> bool:
+        """Whether the machine let us; without files or threads to spare there is no use in trying again at once."""
         try:
             client, _ = listener.accept()
         except OSError as error:
-            log.warning("connection not taken in, waiting for the next", error=error)
-            return
+            log.warning("connection not taken in, trying again soon", error=error)
+            return False
         with self._mutex:
             is_full = len(self._connections) >= self._max_connections
             self._last_id += 1
             connection_id = self._last_id
         if is_full:
             self._turn_away(client)
-            return
+            return True
         connection = Connection(client, connection_id, self._surroundings)
         thread = threading.Thread(target=self._serve, args=(connection,), name=f"sql-{connection_id}", daemon=True)
         with self._mutex:
@@ -149,6 +153,8 @@ class SqlServer:
             connection.close()
             with self._mutex:
                 del self._connections[connection_id]
+            return False
+        return True
 
     def _turn_away(self, client: socket.socket) -> None:
         packet = err(sql_error(Errno.CON_COUNT_ERROR), has_state=False)
