@@ -161,7 +161,8 @@ def _datetime_text(value: Any, decimals: int) -> str:
         return value
     if not isinstance(value, datetime):
         raise TypeError(f"a DATETIME cannot be made of {type(value).__name__}")
-    shown = value.replace(tzinfo=None).isoformat(" ", "microseconds")
+    local: datetime = value if value.tzinfo is None else value.replace(tzinfo=None)
+    shown = local.isoformat(" ", "microseconds")
     return shown[: 20 + decimals] if 0 < decimals <= 6 else shown[:19]
 
 
@@ -201,9 +202,9 @@ def _binary_of(column: Column) -> Encoder:
     if kind in _FORMATS:
         return struct.Struct(_FORMATS[kind][column.is_unsigned]).pack
     if kind in _DATES:
-        return lambda value: _packed_datetime(_date_text(value)[:10])
+        return lambda value: _parsed_datetime(_date_text(value)[:10])
     if kind in _DATETIMES:
-        return lambda value: _packed_datetime(_datetime_text(value, 6))
+        return _binary_datetime
     if kind == ColumnType.DURATION:
         return _packed_time
     encode = _bytes_of(column)
@@ -215,11 +216,23 @@ def _binary_of(column: Column) -> Encoder:
     return with_length
 
 
-def _packed_datetime(shown: str) -> bytes:
+def _binary_datetime(value: Any) -> bytes:
+    if isinstance(value, datetime):
+        return _packed_datetime(
+            value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond
+        )
+    return _parsed_datetime(_datetime_text(value, 6))
+
+
+def _parsed_datetime(shown: str) -> bytes:
     year, month, day = int(shown[:4]), int(shown[5:7]), int(shown[8:10])
     clock = shown[11:]
     hour, minute, second = (int(clock[:2]), int(clock[3:5]), int(clock[6:8])) if clock else (0, 0, 0)
     micros = int(clock[9:].ljust(6, "0")) if len(clock) > 9 else 0
+    return _packed_datetime(year, month, day, hour, minute, second, micros)
+
+
+def _packed_datetime(year: int, month: int, day: int, hour: int, minute: int, second: int, micros: int) -> bytes:
     if micros:
         return struct.pack("<BHBBBBBI", 11, year, month, day, hour, minute, second, micros)
     if hour or minute or second:
