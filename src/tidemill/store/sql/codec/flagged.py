@@ -58,8 +58,11 @@ def _string_key(weigh: SortKey) -> Writer:
         if value is None:
             return NULL
         raw = weigh(value)
-        if len(raw) < 8:
-            return b"\x01" + raw + _TAILS[len(raw)]
+        size = len(raw)
+        if size < 8:
+            return b"\x01" + raw + _TAILS[size]
+        if size < 16:
+            return b"\x01" + raw[:8] + b"\xff" + raw[8:] + _TAILS[size - 8]
         return b"\x01" + encode_bytes(raw)
 
     return write

@@ -203,7 +203,7 @@ class IndexCodec:
             _Part(c.offset, truncation(column, c.length), key_writer(column, is_new_collation))
             for c, column in zip(index.columns, columns, strict=True)
         ]
-        self._prefix = b"_i" + encode_int(index.id)
+        self._prefixes: dict[int, bytes] = {}  # by physical id; as many as the table has partitions
         self._restored: list[_Restored] = []
         self._all: list[tuple[int, int, Writer]] = []  # column id, place in the index, writer
         if self._is_version_1:
@@ -213,10 +213,16 @@ class IndexCodec:
 
     def entry(self, physical_id: int, handle: bytes, row: Row) -> IndexEntry:
         """``handle``: as it stands in the record key. ``row``: all columns of the table, virtual ones computed."""
-        values = [p.truncate(row[p.offset]) if p.truncate else row[p.offset] for p in self._parts]
+        prefix = self._prefixes.get(physical_id)
+        if prefix is None:
+            prefix = self._prefixes[physical_id] = index_prefix(physical_id, self.index.id)
+        values: list[Datum] = []
+        pieces = [prefix]
+        for offset, truncate, write in self._parts:
+            value = truncate(row[offset]) if truncate else row[offset]
+            values.append(value)
+            pieces.append(write(value))
         is_distinct = self._is_unique and None not in values
-        pieces = [table_prefix(physical_id), self._prefix]
-        pieces += [p.write(value) for p, value in zip(self._parts, values, strict=True)]
         if not is_distinct:
             if self._is_int_handle:
                 pieces.append(_INT_HANDLE)

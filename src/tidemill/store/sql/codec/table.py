@@ -34,7 +34,7 @@ from tidemill.upstream.keys import decode_int, encode_int, is_record_key, record
 _PREFIX_SIZE = 11
 _SHORTEST_COMMON_HANDLE = 9
 # What Python says of a value that a writer cannot take.
-_REFUSALS = (TypeError, AttributeError, ValueError, ArithmeticError, struct.error)
+_REFUSALS = (TypeError, AttributeError, ValueError, ArithmeticError, IndexError, struct.error)
 
 
 class Record(NamedTuple):
@@ -78,6 +78,7 @@ class TableCodec:
         is_new_collation: bool = True,
     ) -> None:
         self.table = table
+        self._prefix = record_prefix(table.id)
         self._checksum = checksum
         self._handle_offsets = _handle_offsets(table)
         self._handle_parts = _handle_parts(table, is_new_collation)
@@ -117,7 +118,7 @@ class TableCodec:
 
     def record(self, handle: bytes, row: Row, physical_id: int | None = None) -> Record:
         """Key and value of a row. ``physical_id``: the partition's, of a partitioned table."""
-        key = record_prefix(self.table.id if physical_id is None else physical_id) + handle
+        key = (self._prefix if physical_id is None else record_prefix(physical_id)) + handle
         if self._row_format is RowFormat.V1:
             return Record(key, self._legacy_value(row))
         return Record(key, self._value(self._cells, key, handle, row))
@@ -125,7 +126,7 @@ class TableCodec:
     def backfilled_record(self, handle: bytes, row: Row, physical_id: int | None = None) -> Record:
         """The record as the backfill of a MODIFY COLUMN leaves it: with each column and each NULL written down,
         those of the handle and virtual ones too."""
-        key = record_prefix(self.table.id if physical_id is None else physical_id) + handle
+        key = (self._prefix if physical_id is None else record_prefix(physical_id)) + handle
         columns = self.table.columns
         cells = sorted((c.id, at, cell_writer(c), True) for at, c in enumerate(columns))
         return Record(key, self._value([_Cell(*cell) for cell in cells], key, handle, row))
