@@ -31,6 +31,9 @@ def upstream(
     resolved_interval: Annotated[
         str, typer.Option(help="How often change streams get a resolved-ts: 1s, 200ms.")
     ] = "1s",
+    api_version: Annotated[
+        int, typer.Option(help="How raw keys and values are laid out: 1, or 2 with change capture of raw writes.")
+    ] = 1,
 ) -> None:
     """Run a PD and TiKV stores in this process, for clients that speak their protocol.
 
@@ -48,6 +51,7 @@ def upstream(
             load=load,
             replay=replay,
             resolved_interval_seconds=parse_seconds(resolved_interval),
+            api_version=api_version,
         ) as cluster,
     ):
         waiting.write({"pd": cluster.pd_address, "stores": cluster.store_addresses})

@@ -123,6 +123,12 @@ class Capture:
         for child in children:
             self._promised[child] = promised
 
+    def merge_promise(self, source_id: int, target_id: int) -> None:
+        """The source is gone; what was promised for either part holds for the whole."""
+        self._promised[target_id] = max(self._promised.pop(source_id, 0), self.promised(target_id))
+        self._held.discard(source_id)
+        self._by_region.pop(source_id, None)
+
     def publish_resolved(self, present: int) -> None:
         """Send every initialized subscription how far its range is resolved; ``present`` is the TSO's."""
         locks = self._locks_by_region()

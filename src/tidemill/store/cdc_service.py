@@ -115,7 +115,7 @@ class CdcService:
         if stale and self._cluster.capture.is_observed(region.id):
             return _error(epoch_not_match=current)
         if region.leader_store != self._store_id:
-            return _error(not_leader=errorpb_pb2.NotLeader(region_id=region.id, leader=region.leader_to_wire()))
+            return _error(not_leader=self._cluster.not_leader(region))
         return _error(epoch_not_match=current) if stale else None
 
 

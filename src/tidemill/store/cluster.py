@@ -34,6 +34,7 @@ MAX_REPLICAS = 3
 _CLUSTER_ID = b"cluster_id"
 _NEXT_ID = b"next_id"
 _STORE_COUNT = b"store_count"
+_API_VERSION = b"api_version"
 _REGION = b"region/"
 
 
@@ -100,11 +101,24 @@ class Cluster:
         with self.mutex:
             region = self._region(region_id)
             children = region_arithmetic.split(region, physical_keys, self.allocate_id)
-            self._store_regions(region, children)
+            self._store_regions([region], children)
             self.capture.inherit_promise(region_id, [child.id for child in children])
             current = errorpb_pb2.EpochNotMatch(current_regions=[child.to_wire() for child in children])
             self.capture.fail_region(region_id, cdcpb_pb2.Error(epoch_not_match=current))
             return children
+
+    def merge(self, source_id: int, target_id: int) -> Region:
+        """Let a region take in its neighbour; the subscribers of both are told and must register anew."""
+        with self.mutex:
+            source, target = self._region(source_id), self._region(target_id)
+            merged = region_arithmetic.merge(source, target)
+            self._store_regions([source, target], [merged])
+            for region_id in (source_id, target_id):
+                # No list: what the region has become is not known yet where this is said.
+                unknown = errorpb_pb2.EpochNotMatch()
+                self.capture.fail_region(region_id, cdcpb_pb2.Error(epoch_not_match=unknown))
+            self.capture.merge_promise(source_id, target_id)
+            return merged
 
     def split_at(self, physical_keys: Sequence[bytes]) -> None:
         """Make every one of the keys a region boundary, where it is none yet."""
@@ -127,19 +141,59 @@ class Cluster:
         with self.mutex:
             region = self._region(region_id)
             moved = replace(region, leader_store=region.peer_on(store_id).store_id)
+            if not self.stores[store_id].is_up:
+                raise UsageError(f"store {store_id} is down and cannot lead region {region_id}: start it first")
             if moved == region:
                 return
-            self._store_regions(region, [moved])
-            not_leader = errorpb_pb2.NotLeader(region_id=region_id, leader=moved.leader_to_wire())
-            self.capture.fail_region(region_id, cdcpb_pb2.Error(not_leader=not_leader))
+            self._store_regions([region], [moved])
+            self.capture.fail_region(region_id, cdcpb_pb2.Error(not_leader=self.not_leader(moved)))
+
+    def leader_of(self, region: Region) -> Peer | None:
+        """Who leads the region, as PD knows it. None: all its peers are down.
+
+        A store that was killed goes on leading, dead, until others have noticed (``elect``).
+        """
+        return region.leader if any(self.stores[store].is_up for store in region.stores) else None
+
+    def not_leader(self, region: Region) -> errorpb_pb2.NotLeader:
+        """What a peer tells a client that came to the wrong one; without a leader while there is none."""
+        leader = region.leader_to_wire() if self.stores[region.leader_store].is_up else None
+        return errorpb_pb2.NotLeader(region_id=region.id, leader=leader)
+
+    # Stores
+
+    def store(self, store_id: int) -> StoreState:
+        found = self.stores.get(store_id)
+        if found is None:
+            raise UsageError(f"there is no store {store_id}; there are {', '.join(map(str, self.stores))}")
+        return found
 
     def move_leaders_from(self, store_id: int) -> None:
-        """A store goes away: its regions are led by another live peer, if there is one."""
+        """A store is about to go: its regions are led by another live peer, if there is one."""
         with self.mutex:
             for region in [r for r in self.regions if r.leader_store == store_id]:
                 heirs = [s for s in region.stores if s != store_id and self.stores[s].is_up]
                 if heirs:
                     self.transfer_leader(region.id, heirs[region.id % len(heirs)])
+
+    def set_down(self, store_id: int) -> None:
+        """A store is gone. What it leads is led by nobody who answers."""
+        with self.mutex:
+            self.store(store_id).is_up = False
+
+    def elect(self) -> None:
+        """Stores have noticed who is gone: regions with a dead leader and a live peer get a new one."""
+        with self.mutex:
+            for store_id in [store.id for store in self.stores.values() if not store.is_up]:
+                self.move_leaders_from(store_id)
+
+    def set_up(self, store_id: int) -> None:
+        """A store is back: it leads again what nobody else has taken over, and what nobody leads."""
+        with self.mutex:
+            self.store(store_id).is_up = True
+            for region in [r for r in self.regions if store_id in r.stores]:
+                if not self.stores[region.leader_store].is_up:
+                    self.transfer_leader(region.id, store_id)
 
     def allocate_id(self, count: int = 1) -> int:
         """Reserve ``count`` ids; return the last."""
@@ -174,9 +228,10 @@ class Cluster:
             raise UsageError(f"there is no region {region_id}; there are {known}")
         return region
 
-    def _store_regions(self, old: Region, new: Sequence[Region]) -> None:
+    def _store_regions(self, old: Sequence[Region], new: Sequence[Region]) -> None:
         batch = self.engine.batch()
-        batch.delete(Family.META, _region_key(old.id))
+        for region in old:
+            batch.delete(Family.META, _region_key(region.id))
         for region in new:
             batch.put(Family.META, _region_key(region.id), region.encode())
         self.engine.write(batch)
@@ -192,6 +247,12 @@ class Cluster:
                     f"the data folder was made for {count} stores, not {store_count}. "
                     f"Start with --stores {count}, or choose another --data-dir."
                 )
+            version = int.from_bytes(self.engine.get(Family.META, _API_VERSION) or b"\x01", "big")
+            if version != self.api_version:
+                raise DataDirError(
+                    f"the data folder was made for API version {version}, not {self.api_version}: keys and values "
+                    f"are laid out differently. Start with --api-version {version}, or choose another --data-dir."
+                )
             next_id = int.from_bytes(self.engine.get(Family.META, _NEXT_ID) or b"", "big")
             return int.from_bytes(stored, "big"), next_id
         # As PD makes them: seconds in the upper half, chance in the lower.
@@ -204,6 +265,7 @@ class Cluster:
         batch.put(Family.META, _region_key(region.id), region.encode())
         batch.put(Family.META, _NEXT_ID, next_id.to_bytes(8, "big"))
         batch.put(Family.META, _STORE_COUNT, store_count.to_bytes(4, "big"))
+        batch.put(Family.META, _API_VERSION, self.api_version.to_bytes(1, "big"))
         batch.put(Family.META, _CLUSTER_ID, cluster_id.to_bytes(8, "big"))
         self.engine.write(batch)
         return cluster_id, next_id

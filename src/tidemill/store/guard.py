@@ -54,7 +54,7 @@ class RegionGuard:
             if region.leader_store != self._store_id and not (wanted.replica_read or wanted.stale_read):
                 refuse(
                     "peer is not leader",
-                    not_leader=errorpb_pb2.NotLeader(region_id=region.id, leader=region.leader_to_wire()),
+                    not_leader=self._cluster.not_leader(region),
                 )
             peer = region.peer_on(self._store_id)
             if wanted.peer.id != peer.id:

@@ -178,8 +178,8 @@ class PdService:
         return pdpb_pb2.Region(region=region.to_wire(), leader=self._leader(region))
 
     def _leader(self, region: Region) -> metapb_pb2.Peer:
-        """All zero while the leader's store is away."""
-        return region.leader_to_wire() if self._cluster.stores[region.leader_store].is_up else metapb_pb2.Peer()
+        """All zero while no peer of the region is there."""
+        return region.leader_to_wire() if self._cluster.leader_of(region) is not None else metapb_pb2.Peer()
 
 
 def _store(store: StoreState) -> metapb_pb2.Store:

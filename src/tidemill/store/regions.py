@@ -1,8 +1,9 @@
 """Regions: which store answers for which keys, and how that changes. Pure; nothing here does I/O.
 
 Epochs move as TiKV moves them, because clients judge by them which of two regions is stale:
-a split into n + 1 regions raises every result's version by n, and the right-most keeps the id.
-A change of leader leaves the epoch alone.
+a split into n + 1 regions raises every result's version by n, and the right-most keeps the id;
+a merge goes through its two steps, so that the result is newer than both. A change of leader leaves
+the epoch alone.
 """
 
 from bisect import bisect_right, insort
@@ -105,6 +106,25 @@ def split(region: Region, keys: Sequence[bytes], allocate: Callable[[], int]) ->
     return tuple(results)
 
 
+def merge(source: Region, target: Region) -> Region:
+    """What ``target`` becomes when it takes in ``source``, its neighbour on either side."""
+    if source.id == target.id or not (_touch(source, target) or _touch(target, source)):
+        raise UsageError(f"cannot merge region {source.id} into {target.id}: they are not neighbours")
+    if set(source.stores) != set(target.stores):
+        raise UsageError(
+            f"cannot merge region {source.id} into {target.id}: their peers are on stores {source.stores} and "
+            f"{target.stores}. Only regions on the same stores merge."
+        )
+    # Preparing raises the source's version (and conf_ver, which goes with it), committing passes both.
+    prepared = source.version + 1
+    start, end = (source.start, target.end) if _touch(source, target) else (target.start, source.end)
+    return replace(target, start=start, end=end, version=max(prepared, target.version) + 1)
+
+
+def _touch(left: Region, right: Region) -> bool:
+    return bool(left.end) and left.end == right.start
+
+
 class RegionMap:
     """All regions; together they cover every key exactly once. The caller serialises changes."""
 
@@ -145,10 +165,11 @@ class RegionMap:
             at += 1
         return found
 
-    def replace(self, old: Region, new: Sequence[Region]) -> None:
+    def replace(self, old: Sequence[Region], new: Sequence[Region]) -> None:
         """Put ``new``, which cover the same keys, in the place of ``old``."""
-        self._starts.remove((old.start, old.id))
-        del self._by_id[old.id]
+        for region in old:
+            self._starts.remove((region.start, region.id))
+            del self._by_id[region.id]
         for region in new:
             insort(self._starts, (region.start, region.id))
             self._by_id[region.id] = region

@@ -211,6 +211,10 @@ class EmbeddedUpstream:
             physical = physical_key(raw_key)
             return self.cluster.split(self.cluster.regions.of_key(physical).id, [physical])
 
+    def merge(self, source_id: int, target_id: int) -> Region:
+        """Let ``target`` take in ``source``, its neighbour on either side; return what it has become."""
+        return self.cluster.merge(source_id, target_id)
+
     def transfer_leader(self, region_id: int, store_id: int) -> None:
         self.cluster.transfer_leader(region_id, store_id)
 
