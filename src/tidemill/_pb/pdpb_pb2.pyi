@@ -556,6 +556,30 @@ class UpdateServiceSafePointV2Response(_message.Message):
     min_safe_point: int
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., service_id: _Optional[bytes] = ..., ttl: _Optional[int] = ..., min_safe_point: _Optional[int] = ...) -> None: ...
 
+class GCSafePointV2(_message.Message):
+    __slots__ = ("keyspace_id", "gc_safe_point")
+    KEYSPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    GC_SAFE_POINT_FIELD_NUMBER: _ClassVar[int]
+    keyspace_id: int
+    gc_safe_point: int
+    def __init__(self, keyspace_id: _Optional[int] = ..., gc_safe_point: _Optional[int] = ...) -> None: ...
+
+class GetAllGCSafePointV2Request(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ...) -> None: ...
+
+class GetAllGCSafePointV2Response(_message.Message):
+    __slots__ = ("header", "gc_safe_points", "revision")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    GC_SAFE_POINTS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    gc_safe_points: _containers.RepeatedCompositeFieldContainer[GCSafePointV2]
+    revision: int
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., gc_safe_points: _Optional[_Iterable[_Union[GCSafePointV2, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
 class SetGCBarrierRequest(_message.Message):
     __slots__ = ("header", "keyspace_scope", "barrier_id", "barrier_ts", "ttl_seconds")
     HEADER_FIELD_NUMBER: _ClassVar[int]
@@ -653,6 +677,26 @@ class GetGCStateResponse(_message.Message):
     gc_state: GCState
     global_gc_barriers: GlobalGCBarriersInfo
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., gc_state: _Optional[_Union[GCState, _Mapping]] = ..., global_gc_barriers: _Optional[_Union[GlobalGCBarriersInfo, _Mapping]] = ...) -> None: ...
+
+class GetAllKeyspacesGCStatesRequest(_message.Message):
+    __slots__ = ("header", "exclude_gc_barriers", "exclude_global_gc_barriers")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_GC_BARRIERS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_GLOBAL_GC_BARRIERS_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    exclude_gc_barriers: bool
+    exclude_global_gc_barriers: bool
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., exclude_gc_barriers: _Optional[bool] = ..., exclude_global_gc_barriers: _Optional[bool] = ...) -> None: ...
+
+class GetAllKeyspacesGCStatesResponse(_message.Message):
+    __slots__ = ("header", "gc_states", "global_gc_barriers")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    GC_STATES_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_GC_BARRIERS_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    gc_states: _containers.RepeatedCompositeFieldContainer[GCState]
+    global_gc_barriers: _containers.RepeatedCompositeFieldContainer[GlobalGCBarrierInfo]
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., gc_states: _Optional[_Iterable[_Union[GCState, _Mapping]]] = ..., global_gc_barriers: _Optional[_Iterable[_Union[GlobalGCBarrierInfo, _Mapping]]] = ...) -> None: ...
 
 class AdvanceTxnSafePointRequest(_message.Message):
     __slots__ = ("header", "keyspace_scope", "target")

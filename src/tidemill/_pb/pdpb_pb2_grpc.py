@@ -129,6 +129,11 @@ class PDStub:
                 request_serializer=tidemill_dot___pb_dot_pdpb__pb2.UpdateServiceSafePointV2Request.SerializeToString,
                 response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.UpdateServiceSafePointV2Response.FromString,
                 _registered_method=True)
+        self.GetAllGCSafePointV2 = channel.unary_unary(
+                '/pdpb.PD/GetAllGCSafePointV2',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllGCSafePointV2Request.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllGCSafePointV2Response.FromString,
+                _registered_method=True)
         self.SetGCBarrier = channel.unary_unary(
                 '/pdpb.PD/SetGCBarrier',
                 request_serializer=tidemill_dot___pb_dot_pdpb__pb2.SetGCBarrierRequest.SerializeToString,
@@ -153,6 +158,11 @@ class PDStub:
                 '/pdpb.PD/GetGCState',
                 request_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetGCStateRequest.SerializeToString,
                 response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetGCStateResponse.FromString,
+                _registered_method=True)
+        self.GetAllKeyspacesGCStates = channel.unary_unary(
+                '/pdpb.PD/GetAllKeyspacesGCStates',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllKeyspacesGCStatesRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllKeyspacesGCStatesResponse.FromString,
                 _registered_method=True)
         self.AdvanceTxnSafePoint = channel.unary_unary(
                 '/pdpb.PD/AdvanceTxnSafePoint',
@@ -288,6 +298,12 @@ class PDServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetAllGCSafePointV2(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetGCBarrier(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -313,6 +329,12 @@ class PDServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetGCState(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAllKeyspacesGCStates(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -434,6 +456,11 @@ def add_PDServicer_to_server(servicer, server):
                     request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.UpdateServiceSafePointV2Request.FromString,
                     response_serializer=tidemill_dot___pb_dot_pdpb__pb2.UpdateServiceSafePointV2Response.SerializeToString,
             ),
+            'GetAllGCSafePointV2': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAllGCSafePointV2,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllGCSafePointV2Request.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllGCSafePointV2Response.SerializeToString,
+            ),
             'SetGCBarrier': grpc.unary_unary_rpc_method_handler(
                     servicer.SetGCBarrier,
                     request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.SetGCBarrierRequest.FromString,
@@ -458,6 +485,11 @@ def add_PDServicer_to_server(servicer, server):
                     servicer.GetGCState,
                     request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetGCStateRequest.FromString,
                     response_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetGCStateResponse.SerializeToString,
+            ),
+            'GetAllKeyspacesGCStates': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAllKeyspacesGCStates,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllKeyspacesGCStatesRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllKeyspacesGCStatesResponse.SerializeToString,
             ),
             'AdvanceTxnSafePoint': grpc.unary_unary_rpc_method_handler(
                     servicer.AdvanceTxnSafePoint,
@@ -999,6 +1031,33 @@ class PD:
             _registered_method=True)
 
     @staticmethod
+    def GetAllGCSafePointV2(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/GetAllGCSafePointV2',
+            tidemill_dot___pb_dot_pdpb__pb2.GetAllGCSafePointV2Request.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.GetAllGCSafePointV2Response.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def SetGCBarrier(request,
             target,
             options=(),
@@ -1123,6 +1182,33 @@ class PD:
             '/pdpb.PD/GetGCState',
             tidemill_dot___pb_dot_pdpb__pb2.GetGCStateRequest.SerializeToString,
             tidemill_dot___pb_dot_pdpb__pb2.GetGCStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAllKeyspacesGCStates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/GetAllKeyspacesGCStates',
+            tidemill_dot___pb_dot_pdpb__pb2.GetAllKeyspacesGCStatesRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.GetAllKeyspacesGCStatesResponse.FromString,
             options,
             channel_credentials,
             insecure,
