@@ -1,4 +1,4 @@
-"""``pdpb.PD`` over the embedded cluster: members, timestamps, regions, stores, safepoints."""
+"""``pdpb.PD`` over the embedded cluster: members, timestamps, regions, stores."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 
 from tidemill._pb import metapb_pb2, pdpb_pb2
-from tidemill.errors import TidemillError, UpstreamUnavailableError, UsageError
+from tidemill.errors import UpstreamUnavailableError, UsageError
 from tidemill.store.cluster import VERSION, Cluster, StoreState
 from tidemill.store.regions import Region
 from tidemill.store.rpc import Context
@@ -127,37 +127,6 @@ class PdService:
         self._check(request, context)
         stores = [_store(store) for store in self._cluster.stores.values()]
         return pdpb_pb2.GetAllStoresResponse(header=self._header(), stores=stores)
-
-    # Garbage collection
-
-    def GetGCSafePoint(
-        self, request: pdpb_pb2.GetGCSafePointRequest, context: Context
-    ) -> pdpb_pb2.GetGCSafePointResponse:
-        self._check(request, context)
-        with self._cluster.mutex:
-            safepoint = self._cluster.safepoints.gc_safepoint
-        return pdpb_pb2.GetGCSafePointResponse(header=self._header(), safe_point=safepoint)
-
-    def UpdateGCSafePoint(
-        self, request: pdpb_pb2.UpdateGCSafePointRequest, context: Context
-    ) -> pdpb_pb2.UpdateGCSafePointResponse:
-        self._check(request, context)
-        with self._cluster.mutex:
-            safepoint = self._cluster.safepoints.advance_gc(request.safe_point)
-        return pdpb_pb2.UpdateGCSafePointResponse(header=self._header(), new_safe_point=safepoint)
-
-    def UpdateServiceGCSafePoint(
-        self, request: pdpb_pb2.UpdateServiceGCSafePointRequest, context: Context
-    ) -> pdpb_pb2.UpdateServiceGCSafePointResponse:
-        self._check(request, context)
-        try:
-            with self._cluster.mutex:
-                lowest, left = self._cluster.safepoints.update(request.service_id, request.safe_point, request.TTL)
-        except TidemillError as error:
-            context.abort(grpc.StatusCode.UNKNOWN, str(error))
-        return pdpb_pb2.UpdateServiceGCSafePointResponse(
-            header=self._header(), service_id=lowest.service, TTL=left, min_safe_point=lowest.ts
-        )
 
     def _check(self, request: Any, context: Context) -> None:
         """Every request but the first greeting must name this cluster."""

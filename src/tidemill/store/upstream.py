@@ -25,6 +25,7 @@ from tidemill.store import load as loading
 from tidemill.store.cdc_service import CdcService
 from tidemill.store.cluster import Cluster
 from tidemill.store.engine import Engine
+from tidemill.store.gc_service import GcService
 from tidemill.store.history import read_history
 from tidemill.store.kv_service import KvService
 from tidemill.store.load import Replay
@@ -193,7 +194,7 @@ class EmbeddedUpstream:
         """Pretend that garbage collection has come this far: services may not ask for less any more."""
         with self.cluster.mutex:
             self.cluster.safepoints.update(b"gc_worker", ts, (1 << 63) - 1)
-            self.cluster.safepoints.advance_gc(ts)
+            self.cluster.safepoints.announce_gc(ts)
 
     # Regions and faults
 
@@ -265,7 +266,7 @@ class EmbeddedUpstream:
             state.address = self._start_store(store_id, 0)
         service = PdService(self.cluster)
         server = Server("pd")
-        server.add(pdpb_pb2.DESCRIPTOR.services_by_name["PD"], service)
+        server.add(pdpb_pb2.DESCRIPTOR.services_by_name["PD"], service, GcService(self.cluster))
         self._pd_server = server
         self.pd_address = service.address = server.start(self._pd_port)
         self._ticker.start()
