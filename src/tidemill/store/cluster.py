@@ -63,6 +63,7 @@ class Cluster:
         self.safepoints = Safepoints(engine, clock)
         self.tso = Tso(engine, clock)
         self.streams: set[FeedStream] = set()
+        self.is_pd_away = False  # then stores get no timestamps
 
     # Reading
 
@@ -207,6 +208,8 @@ class Cluster:
     def publish_resolved(self) -> Ts:
         """One round of resolved-ts to everybody; return the present it was made of."""
         with self.mutex:
+            if self.is_pd_away:
+                return self.tso.last  # without a ts from PD there is nothing to promise
             present = self.tso.advance()
             self.in_flight.observe(present)
             self.capture.publish_resolved(present)

@@ -20,6 +20,7 @@ from tidemill._pb import cdcpb_pb2, pdpb_pb2, tikvpb_pb2
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.errors import UsageError
 from tidemill.log import get_logger
+from tidemill.model.change import Op
 from tidemill.model.ts import MAX_TS, Ts
 from tidemill.store import load as loading
 from tidemill.store.cdc_service import CdcService
@@ -28,11 +29,13 @@ from tidemill.store.engine import Engine
 from tidemill.store.gc_service import GcService
 from tidemill.store.history import read_history
 from tidemill.store.kv_service import KvService
+from tidemill.store.later import Later
 from tidemill.store.load import Replay
 from tidemill.store.mvcc import physical_key
 from tidemill.store.pd_service import PdService
 from tidemill.store.regions import Region
 from tidemill.store.rpc import Server
+from tidemill.store.stores import ELECTION_SECONDS, PORT_SECONDS, Stores
 from tidemill.store.transactions import Mutation
 
 log = get_logger("store")
@@ -58,7 +61,8 @@ class EmbeddedUpstream:
         self._pd_port = pd_port
         self._engine = Engine(folder)
         self._stopping = threading.Event()
-        self._servers: dict[int, Server] = {}
+        self._later = Later()
+        self._pd_lock = threading.Lock()
         self._replay: Replay | None = None
         self._ticker = threading.Thread(target=self._tick, name="resolved-ts", daemon=True)
         self._pd_server: Server | None = None
@@ -66,6 +70,7 @@ class EmbeddedUpstream:
         self.pd_address = ""
         try:
             self.cluster = Cluster(self._engine, clock, stores, api_version)
+            self._stores = Stores(self.cluster, self._later, self._make_store)
         except BaseException:
             self._engine.close()
             raise
@@ -139,14 +144,16 @@ class EmbeddedUpstream:
             return
         self._is_stopped = True
         self._stopping.set()
+        self._later.close()
         if self._replay is not None:
             self._replay.stop()
         if self._ticker.is_alive():
             self._ticker.join()
         self.cluster.tso.close()
         self.drop_streams("server is stopping")
-        for server in [*self._servers.values(), *([self._pd_server] if self._pd_server else [])]:
-            server.stop()
+        self._stores.close()
+        if self._pd_server is not None:
+            self._pd_server.stop()
         self._engine.close()
         if self._is_temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -240,49 +247,77 @@ class EmbeddedUpstream:
             stream.close(failure=why)
 
     def stop_store(self, store_id: int) -> None:
-        """The store stops answering; other stores lead its regions where they can."""
-        state = self.cluster.stores[store_id]
-        with self.cluster.mutex:
-            state.is_up = False
-            streams = [s for s in self.cluster.streams if s.store_id == store_id]
-            self.cluster.move_leaders_from(store_id)
-        for stream in streams:
-            stream.close(failure="store is stopping")
-        self._servers.pop(store_id).stop()
+        """Other stores lead its regions where they can; then it stops answering."""
+        self._stores.stop(store_id)
 
-    def start_store(self, store_id: int) -> None:
-        """The store answers again, at the address it had."""
-        state = self.cluster.stores[store_id]
-        self._start_store(store_id, int(state.address.rsplit(":", 1)[1]))
+    def kill_store(self, store_id: int, election_seconds: float = ELECTION_SECONDS) -> None:
+        """It is gone at once; other stores lead its regions only after a moment."""
+        self._stores.kill(store_id, election_seconds)
+
+    def start_store(self, store_id: int, *, elsewhere: bool = False) -> str:
+        """The store answers again, at the address it had or at another; return it."""
+        return self._stores.start(store_id, elsewhere=elsewhere)
+
+    def pd_away(self, seconds: float | None = None) -> None:
+        """PD's connections are cut and nobody gets a timestamp, the stores included; for ``seconds``, or until back."""
+        with self._pd_lock:
+            if not self.cluster.is_pd_away:
+                self.cluster.is_pd_away = True
+                self._set_pd_away(True)
+        if seconds is not None:
+            self._later.call(seconds, "PD coming back", self.pd_back)
+
+    def pd_back(self) -> None:
+        with self._pd_lock:
+            if self.cluster.is_pd_away:
+                self._set_pd_away(False)
+                self.cluster.is_pd_away = False
+
+    def delay_apply(self, seconds: float) -> None:
+        """Every write waits this long between being decided and being applied; 0 turns it off."""
         with self.cluster.mutex:
-            state.is_up = True
+            self.cluster.in_flight.delay_seconds = seconds
+
+    def orphan_lock(self, key: bytes, ttl_ms: int) -> Ts:
+        """Lock a key as a transaction does whose client then dies; return its start-ts."""
+        start = self.tso()
+        with self.cluster.mutex:
+            self.cluster.transactions.prewrite([Mutation(Op.PUT, key, b"orphan")], start, ttl_ms=ttl_ms)
+        return start
 
     def wait_replayed(self, timeout_seconds: float | None = None) -> bool:
         """Whether the replay has come to its end; True at once if there is none."""
         return self._replay.wait(timeout_seconds) if self._replay is not None else True
 
     def _serve(self) -> None:
-        for store_id, state in self.cluster.stores.items():
-            state.address = self._start_store(store_id, 0)
-        service = PdService(self.cluster)
-        server = Server("pd")
-        server.add(pdpb_pb2.DESCRIPTOR.services_by_name["PD"], service, GcService(self.cluster))
-        self._pd_server = server
-        self.pd_address = service.address = server.start(self._pd_port)
+        self._stores.start_all()
+        self._serve_pd(self._pd_port)
         self._ticker.start()
         if self._replay is not None:
             self._replay.start()
         log.info("upstream serving", pd=self.pd_address, stores=len(self.cluster.stores))
 
-    def _start_store(self, store_id: int, port: int) -> str:
+    def _serve_pd(self, port: int, patience_seconds: float = 0) -> None:
+        service = PdService(self.cluster)
+        server = Server("pd")
+        server.add(pdpb_pb2.DESCRIPTOR.services_by_name["PD"], service, GcService(self.cluster))
+        self._pd_server = server
+        self.pd_address = service.address = server.start(port, patience_seconds)
+
+    def _set_pd_away(self, is_away: bool) -> None:
+        if is_away and self._pd_server is not None:
+            self._pd_server.kill()
+            self._pd_server.stop()
+        elif not is_away:
+            self._serve_pd(int(self.pd_address.rsplit(":", 1)[1]), PORT_SECONDS)
+
+    def _make_store(self, store_id: int) -> Server:
         server = Server(f"store-{store_id}")
         kv, cdc = KvService(self.cluster, store_id), CdcService(self.cluster, store_id)
         server.add(tikvpb_pb2.DESCRIPTOR.services_by_name["Tikv"], kv, answered_in_bytes={"KvScan"})
         feeds = {"EventFeed", "EventFeedV2"}
         server.add(cdcpb_pb2.DESCRIPTOR.services_by_name["ChangeData"], cdc, answered_in_bytes=feeds)
-        address = server.start(port)
-        self._servers[store_id] = server
-        return address
+        return server
 
     def _tick(self) -> None:
         while not self._stopping.wait(self._interval_seconds):
