@@ -124,10 +124,11 @@ class ScriptedUpstream:
                 header = pdpb_pb2.ResponseHeader(cluster_id=CLUSTER_ID)
                 return pdpb_pb2.GetMembersResponse(header=header, leader=pdpb_pb2.Member(client_urls=urls))
             case "GetRegion":
-                found = next((r for r in self.regions if _holds(r.region, request.region_key)), None)
-                return pdpb_pb2.GetRegionResponse(
-                    header=self.header(), region=found.region if found else None, leader=found.leader if found else None
-                )
+                return self._described(_holder(self.regions, request.region_key))
+            case "GetPrevRegion":
+                held = _holder(self.regions, request.region_key)
+                start = held.region.start_key if held else b""
+                return self._described(next((r for r in self.regions if start and r.region.end_key == start), None))
             case "ScanRegions":
                 return pdpb_pb2.ScanRegionsResponse(header=self.header(), regions=self.regions)
             case "GetStore":
@@ -135,10 +136,16 @@ class ScriptedUpstream:
             case _:
                 return pdpb_pb2.GetAllStoresResponse(header=self.header(), stores=self.stores.values())
 
+    def _described(self, found: pdpb_pb2.Region | None) -> pdpb_pb2.GetRegionResponse:
+        if found is None:
+            return pdpb_pb2.GetRegionResponse(header=self.header())
+        return pdpb_pb2.GetRegionResponse(header=self.header(), region=found.region, leader=found.leader)
+
 
 _REQUESTS: dict[str, Any] = {  # generated classes
     "GetMembers": pdpb_pb2.GetMembersRequest,
     "GetRegion": pdpb_pb2.GetRegionRequest,
+    "GetPrevRegion": pdpb_pb2.GetRegionRequest,
     "ScanRegions": pdpb_pb2.ScanRegionsRequest,
     "GetStore": pdpb_pb2.GetStoreRequest,
     "GetAllStores": pdpb_pb2.GetAllStoresRequest,
@@ -219,5 +226,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
                 await stream.send_error(request, gone)
 
 
-def _holds(found: metapb_pb2.Region, key: bytes) -> bool:
-    return found.start_key <= key and (not found.end_key or key < found.end_key)
+def _holder(regions: list[pdpb_pb2.Region], key: bytes) -> pdpb_pb2.Region | None:
+    def holds(found: metapb_pb2.Region) -> bool:
+        return found.start_key <= key and (not found.end_key or key < found.end_key)
+
+    return next((r for r in regions if holds(r.region)), None)

@@ -127,6 +127,11 @@ class PdClient:
         answer = await self._call("GetRegion", pdpb_pb2.GetRegionRequest(region_key=key))
         return region_from(answer.region, answer.leader) if answer.HasField("region") else None
 
+    async def get_previous_region(self, key: bytes) -> Region | None:
+        """The region to the left of the one that holds a physical key."""
+        answer = await self._call("GetPrevRegion", pdpb_pb2.GetRegionRequest(region_key=key))
+        return region_from(answer.region, answer.leader) if answer.HasField("region") else None
+
     async def get_region_by_id(self, region_id: int) -> Region | None:
         answer = await self._call("GetRegionByID", pdpb_pb2.GetRegionByIDRequest(region_id=region_id))
         return region_from(answer.region, answer.leader) if answer.HasField("region") else None

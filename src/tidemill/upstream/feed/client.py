@@ -100,7 +100,7 @@ class FeedClient:
         self._regions.forget_store(store_id)
         for registration in lost:
             if stream.has_received:
-                self._regions.invalidate(registration.region.id)
+                self._regions.drop(registration.region)
             else:
                 # The store does not even answer, and PD may not know yet: another peer knows who leads.
                 self._regions.rotate_leader(registration.region)
