@@ -3,11 +3,12 @@
     snapshot ──► block of commit records ──► choose ──► long values ──► wire bytes
                  (flat buffers)              (changes above a ts, or what is visible at one)
 
-The change stream's incremental scan and ``KvScan`` read this way. What a row costs in the
+The change stream's incremental scan and ``KvScan`` read this way, and garbage collection chooses so
+what to remove. What a row costs in the
 interpreter is its two ``bytes`` objects from RocksDB; all else is compiled (``kernels``).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 
@@ -42,6 +43,15 @@ class Rows:
             end = int(self.ends[last - 1])
             yield self.data[base:end].tobytes()
             first, base = last, end
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Stored keys of one block that nobody needs any more, commit records and the long values they stand for."""
+
+    writes: list[bytes]
+    values: list[bytes]
+    kept: int  # commit records that only an unfinished transaction still needs
 
 
 def changes(
@@ -86,6 +96,35 @@ def visible(snapshot: Snapshot, start: bytes, end: bytes, version: int, limit: i
         if done:
             return
         carried = block.items[count:]
+
+
+def garbage(snapshot: Snapshot, safepoint: int, held: Stamps, locked: Set[bytes]) -> Iterator[Garbage]:
+    """What no read at or above ``safepoint`` needs, block by block; remove each with one write, in order.
+
+    After every single one of them such reads are as before. Kept for unfinished transactions are
+    the records of those with a start-ts in ``held`` (ascending), and all of the physical keys ``locked``.
+    """
+    source = snapshot.scan(Family.WRITE, b"", b"")
+    last = marker = b""
+    state: Ints = np.array([0, -1, 0], np.int64)
+    while fresh := list(islice(source, RECORDS_PER_BLOCK)):
+        block = _Block(snapshot, fresh)
+        found = block.garbage(fresh[0][0][:-8] == last[:-8], safepoint, held, state)
+        last = fresh[-1][0]
+        if state[2]:
+            found.writes.append(marker)
+        if state[1] >= 0:
+            marker = fresh[int(state[1])][0]
+        state[1:] = (-1 if state[1] == -1 else -2, 0)
+        yield _without(found, locked) if locked else found
+    if state[1] == -2:
+        yield _without(Garbage([marker], [], 0), locked)
+
+
+def _without(found: Garbage, locked: Set[bytes]) -> Garbage:
+    writes = [key for key in found.writes if key[:-8] not in locked]
+    values = [key for key in found.values if key[:-8] not in locked]
+    return Garbage(writes, values, found.kept + len(found.writes) - len(writes))
 
 
 class _Block:
@@ -162,6 +201,15 @@ class _Block:
         longs = self._point_values(chosen[self._val_len[chosen] == LONG_VALUE])
         return self._encode(chosen, np.full(len(chosen), -1, np.int64), longs, as_changes=False)
 
+    def garbage(self, continues: bool, safepoint: int, held: Stamps, state: Ints) -> Garbage:
+        self._same[:1] = continues
+        doomed = np.zeros(len(self), np.uint8)
+        columns = (self._same, self._kind, self._commit, self._start)
+        kept = kernels.choose_garbage(*columns, np.uint64(safepoint), held, state, doomed)
+        chosen = np.flatnonzero(doomed)
+        values = [self._value_key(i) for i in chosen[self._val_len[chosen] == LONG_VALUE].tolist()]
+        return Garbage([self.items[i][0] for i in chosen.tolist()], values, kept)
+
     def _encode(self, chosen: Ints, old: Ints, longs: Bytes, *, as_changes: bool) -> Rows:
         body: Ints = np.empty(len(chosen), np.int64)
         ends: Ints = np.empty(len(chosen), np.int64)
@@ -205,8 +253,7 @@ class _Block:
     def _point_values(self, wanted: Ints) -> Bytes:
         parts, at = [], 0
         for i in wanted.tolist():
-            stored = self.items[i][0][:-8] + (int(self._start[i]) ^ (1 << 64) - 1).to_bytes(8, "big")
-            value = self._snapshot.get(Family.DEFAULT, stored)
+            value = self._snapshot.get(Family.DEFAULT, self._value_key(i))
             if value is None:
                 raise self._lost(i)
             parts.append(value)
@@ -214,6 +261,10 @@ class _Block:
             self._val_len[i] = LONG_VALUE - 1 - len(value)
             at += len(value)
         return np.frombuffer(b"".join(parts), np.uint8)
+
+    def _value_key(self, index: int) -> bytes:
+        """Where the long value of a record is stored."""
+        return self.items[index][0][:-8] + (int(self._start[index]) ^ (1 << 64) - 1).to_bytes(8, "big")
 
     def _first_at_or_after(self, prefix: bytes) -> int:
         low, high = 0, len(self.items)

@@ -19,7 +19,7 @@ Stamps = npt.NDArray[np.uint64]
 NO_VALUE = -1
 LONG_VALUE = -2
 
-_PUT, _DELETE = 80, 68  # 'P', 'D'
+_PUT, _DELETE, _LOCK, _ROLLBACK = 80, 68, 76, 82  # 'P', 'D', 'L', 'R'
 
 
 @njit(cache=True, nogil=True)
@@ -140,6 +140,48 @@ def choose_visible(same, kind, commit, version, chosen):
         elif kind[i] == _DELETE:
             settled = True
     return m
+
+
+@njit(cache=True, nogil=True)
+def choose_garbage(same, kind, commit, start, safepoint, held, state, doomed):
+    """Mark in ``doomed`` what no read at or above ``safepoint`` needs; return how much was kept for ``held`` alone.
+
+    Of each key that is all up to the safepoint but its newest put; a delete goes as well, once
+    nothing older is left that it hides. Records of a transaction whose start-ts is in ``held``
+    (ascending) stay: they tell how it ended. ``state`` carries a key over into the next block:
+    whether its newest put or delete up to the safepoint was met, where the delete is that goes
+    when the key ends (-1: nowhere, -2: in an earlier block), and whether that earlier one goes.
+    """
+    settled, marker, kept = state[0] != 0, state[1], 0
+    for i in range(len(kind)):
+        if same[i] == 0:
+            if marker >= 0:
+                doomed[marker] = 1
+            elif marker == -2:
+                state[2] = 1
+            settled, marker = False, -1
+        is_data = kind[i] == _PUT or kind[i] == _DELETE
+        if commit[i] > safepoint or not (is_data or kind[i] == _LOCK or kind[i] == _ROLLBACK):
+            continue
+        is_newest = is_data and not settled
+        settled = settled or is_data
+        if len(held) > 0 and (_is_among(held, start[i]) or _is_among(held, commit[i])):
+            kept += 0 if is_newest and kind[i] == _PUT else 1
+            if kind[i] == _PUT:
+                marker = -1
+        elif not is_newest:
+            doomed[i] = 1
+        elif kind[i] == _DELETE:
+            marker = i
+    state[0] = 1 if settled else 0
+    state[1] = marker
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def _is_among(ascending, ts):
+    at = np.searchsorted(ascending, ts)
+    return at < len(ascending) and ascending[at] == ts
 
 
 @njit(cache=True, nogil=True)
