@@ -21,6 +21,7 @@ from tidemill.store import regions as region_arithmetic
 from tidemill.store.capture import Capture
 from tidemill.store.engine import Engine, Family, Snapshot
 from tidemill.store.feed import FeedStream
+from tidemill.store.gc import Collected, Collector
 from tidemill.store.inflight import InFlight
 from tidemill.store.mvcc import Lock, LockTable, Reader, Version
 from tidemill.store.regions import Peer, Region, RegionMap
@@ -62,6 +63,7 @@ class Cluster:
         self.transactions = Transactions(engine, self.regions, self.locks, self.capture)
         self.safepoints = Safepoints(engine, clock)
         self.tso = Tso(engine, clock)
+        self.garbage = Collector(engine, self.mutex, self.safepoints, self.locks, self.in_flight, self.tso)
         self.streams: set[FeedStream] = set()
         self.is_pd_away = False  # then stores get no timestamps
 
@@ -202,6 +204,12 @@ class Cluster:
             self._next_id += count
             self.engine.put(Family.META, _NEXT_ID, self._next_id.to_bytes(8, "big"))
             return self._next_id - 1
+
+    # Garbage
+
+    def collect_garbage(self) -> Collected:
+        """Remove every version that nobody may ask for any more, now."""
+        return self.garbage.collect()
 
     # Change streams
 

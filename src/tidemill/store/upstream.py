@@ -26,6 +26,7 @@ from tidemill.store import load as loading
 from tidemill.store.cdc_service import CdcService
 from tidemill.store.cluster import Cluster
 from tidemill.store.engine import Engine
+from tidemill.store.gc import INTERVAL_SECONDS, Sweeper
 from tidemill.store.gc_service import GcService
 from tidemill.store.history import read_history
 from tidemill.store.kv_service import KvService
@@ -54,6 +55,7 @@ class EmbeddedUpstream:
         clock: Clock,
         is_temporary: bool,
         api_version: int = 1,
+        gc_interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
         self.folder = folder
         self._is_temporary = is_temporary
@@ -71,6 +73,7 @@ class EmbeddedUpstream:
         try:
             self.cluster = Cluster(self._engine, clock, stores, api_version)
             self._stores = Stores(self.cluster, self._later, self._make_store)
+            self._sweeper = Sweeper(self.cluster.garbage, gc_interval_seconds)
         except BaseException:
             self._engine.close()
             raise
@@ -87,6 +90,7 @@ class EmbeddedUpstream:
         resolved_interval_seconds: float = 1.0,
         clock: Clock = SYSTEM_CLOCK,
         api_version: int = 1,
+        gc_interval_seconds: float = INTERVAL_SECONDS,
     ) -> "EmbeddedUpstream":
         """Start a cluster in ``data_dir``, or in a temporary folder that goes when it stops.
 
@@ -101,6 +105,8 @@ class EmbeddedUpstream:
             raise UsageError("--replay needs a history: give one with --load")
         if resolved_interval_seconds <= 0:
             raise UsageError(f"the resolved-ts interval must be positive, not {resolved_interval_seconds} seconds")
+        if gc_interval_seconds <= 0:
+            raise UsageError(f"the interval of garbage collection must be positive, not {gc_interval_seconds} seconds")
         # A bad history must not leave a half-made folder behind, so it is read first.
         history = read_history(load) if load is not None else None
         folder = data_dir if data_dir is not None else Path(tempfile.mkdtemp(prefix="tidemill-upstream-"))
@@ -114,6 +120,7 @@ class EmbeddedUpstream:
                 clock=clock,
                 is_temporary=data_dir is None,
                 api_version=api_version,
+                gc_interval_seconds=gc_interval_seconds,
             )
             if history is not None:
                 at_once = len(history) if replay is None else history.rows_up_to(history.bootstrap_ts)
@@ -149,6 +156,7 @@ class EmbeddedUpstream:
             self._replay.stop()
         if self._ticker.is_alive():
             self._ticker.join()
+        self._sweeper.stop()
         self.cluster.tso.close()
         self.drop_streams("server is stopping")
         self._stores.close()
@@ -293,6 +301,7 @@ class EmbeddedUpstream:
         self._stores.start_all()
         self._serve_pd(self._pd_port)
         self._ticker.start()
+        self._sweeper.start()
         if self._replay is not None:
             self._replay.start()
         log.info("upstream serving", pd=self.pd_address, stores=len(self.cluster.stores))
