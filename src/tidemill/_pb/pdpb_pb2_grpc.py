@@ -179,6 +179,36 @@ class PDStub:
                 request_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetMinTSRequest.SerializeToString,
                 response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetMinTSResponse.FromString,
                 _registered_method=True)
+        self.StoreGlobalConfig = channel.unary_unary(
+                '/pdpb.PD/StoreGlobalConfig',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.StoreGlobalConfigRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.StoreGlobalConfigResponse.FromString,
+                _registered_method=True)
+        self.LoadGlobalConfig = channel.unary_unary(
+                '/pdpb.PD/LoadGlobalConfig',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.LoadGlobalConfigRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.LoadGlobalConfigResponse.FromString,
+                _registered_method=True)
+        self.SetExternalTimestamp = channel.unary_unary(
+                '/pdpb.PD/SetExternalTimestamp',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.SetExternalTimestampRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.SetExternalTimestampResponse.FromString,
+                _registered_method=True)
+        self.GetExternalTimestamp = channel.unary_unary(
+                '/pdpb.PD/GetExternalTimestamp',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetExternalTimestampRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetExternalTimestampResponse.FromString,
+                _registered_method=True)
+        self.ScatterRegion = channel.unary_unary(
+                '/pdpb.PD/ScatterRegion',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.ScatterRegionRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.ScatterRegionResponse.FromString,
+                _registered_method=True)
+        self.GetOperator = channel.unary_unary(
+                '/pdpb.PD/GetOperator',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetOperatorRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetOperatorResponse.FromString,
+                _registered_method=True)
 
 
 class PDServicer:
@@ -358,6 +388,42 @@ class PDServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StoreGlobalConfig(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LoadGlobalConfig(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetExternalTimestamp(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetExternalTimestamp(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ScatterRegion(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetOperator(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PDServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -505,6 +571,36 @@ def add_PDServicer_to_server(servicer, server):
                     servicer.GetMinTS,
                     request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetMinTSRequest.FromString,
                     response_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetMinTSResponse.SerializeToString,
+            ),
+            'StoreGlobalConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.StoreGlobalConfig,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.StoreGlobalConfigRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.StoreGlobalConfigResponse.SerializeToString,
+            ),
+            'LoadGlobalConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadGlobalConfig,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.LoadGlobalConfigRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.LoadGlobalConfigResponse.SerializeToString,
+            ),
+            'SetExternalTimestamp': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetExternalTimestamp,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.SetExternalTimestampRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.SetExternalTimestampResponse.SerializeToString,
+            ),
+            'GetExternalTimestamp': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetExternalTimestamp,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetExternalTimestampRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetExternalTimestampResponse.SerializeToString,
+            ),
+            'ScatterRegion': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScatterRegion,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.ScatterRegionRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.ScatterRegionResponse.SerializeToString,
+            ),
+            'GetOperator': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOperator,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetOperatorRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetOperatorResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1290,6 +1386,168 @@ class PD:
             '/pdpb.PD/GetMinTS',
             tidemill_dot___pb_dot_pdpb__pb2.GetMinTSRequest.SerializeToString,
             tidemill_dot___pb_dot_pdpb__pb2.GetMinTSResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StoreGlobalConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/StoreGlobalConfig',
+            tidemill_dot___pb_dot_pdpb__pb2.StoreGlobalConfigRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.StoreGlobalConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadGlobalConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/LoadGlobalConfig',
+            tidemill_dot___pb_dot_pdpb__pb2.LoadGlobalConfigRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.LoadGlobalConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetExternalTimestamp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/SetExternalTimestamp',
+            tidemill_dot___pb_dot_pdpb__pb2.SetExternalTimestampRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.SetExternalTimestampResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetExternalTimestamp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/GetExternalTimestamp',
+            tidemill_dot___pb_dot_pdpb__pb2.GetExternalTimestampRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.GetExternalTimestampResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScatterRegion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/ScatterRegion',
+            tidemill_dot___pb_dot_pdpb__pb2.ScatterRegionRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.ScatterRegionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOperator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/GetOperator',
+            tidemill_dot___pb_dot_pdpb__pb2.GetOperatorRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.GetOperatorResponse.FromString,
             options,
             channel_credentials,
             insecure,
