@@ -24,6 +24,7 @@ from tidemill.store.feed import FeedStream
 from tidemill.store.gc import Collected, Collector
 from tidemill.store.inflight import InFlight
 from tidemill.store.mvcc import Lock, LockTable, Reader, Version
+from tidemill.store.raw import RawStore
 from tidemill.store.regions import Peer, Region, RegionMap
 from tidemill.store.safepoints import Safepoints
 from tidemill.store.transactions import KeyLockedError, Mutation, Transactions, blocking_lock
@@ -66,6 +67,7 @@ class Cluster:
         self.garbage = Collector(engine, self.mutex, self.safepoints, self.locks, self.in_flight, self.tso)
         self.streams: set[FeedStream] = set()
         self.is_pd_away = False  # then stores get no timestamps
+        self.raw = RawStore(engine, clock, self._ask_tso, self.regions, self.capture, self.stores, api_version)
 
     # Reading
 
@@ -99,13 +101,22 @@ class Cluster:
 
     # Regions
 
+    def region(self, region_id: int) -> Region:
+        with self.mutex:
+            region = self.regions.get(region_id)
+            if region is None:
+                known = ", ".join(str(r.id) for r in self.regions)
+                raise UsageError(f"there is no region {region_id}; there are {known}")
+            return region
+
     def split(self, region_id: int, physical_keys: Sequence[bytes]) -> tuple[Region, ...]:
         """Cut a region at keys strictly inside it; its subscribers are told and must register anew."""
         with self.mutex:
-            region = self._region(region_id)
+            region = self.region(region_id)
             children = region_arithmetic.split(region, physical_keys, self.allocate_id)
             self._store_regions([region], children)
             self.capture.inherit_promise(region_id, [child.id for child in children])
+            self.raw.on_split(region_id, [child.id for child in children])
             current = errorpb_pb2.EpochNotMatch(current_regions=[child.to_wire() for child in children])
             self.capture.fail_region(region_id, cdcpb_pb2.Error(epoch_not_match=current))
             return children
@@ -113,7 +124,7 @@ class Cluster:
     def merge(self, source_id: int, target_id: int) -> Region:
         """Let a region take in its neighbour; the subscribers of both are told and must register anew."""
         with self.mutex:
-            source, target = self._region(source_id), self._region(target_id)
+            source, target = self.region(source_id), self.region(target_id)
             merged = region_arithmetic.merge(source, target)
             self._store_regions([source, target], [merged])
             for region_id in (source_id, target_id):
@@ -121,6 +132,7 @@ class Cluster:
                 unknown = errorpb_pb2.EpochNotMatch()
                 self.capture.fail_region(region_id, cdcpb_pb2.Error(epoch_not_match=unknown))
             self.capture.merge_promise(source_id, target_id)
+            self.raw.on_merge(source_id, target_id)
             return merged
 
     def split_at(self, physical_keys: Sequence[bytes]) -> None:
@@ -142,13 +154,14 @@ class Cluster:
 
     def transfer_leader(self, region_id: int, store_id: int) -> None:
         with self.mutex:
-            region = self._region(region_id)
+            region = self.region(region_id)
             moved = replace(region, leader_store=region.peer_on(store_id).store_id)
             if not self.stores[store_id].is_up:
                 raise UsageError(f"store {store_id} is down and cannot lead region {region_id}: start it first")
             if moved == region:
                 return
             self._store_regions([region], [moved])
+            self.raw.on_leader(moved)
             self.capture.fail_region(region_id, cdcpb_pb2.Error(not_leader=self.not_leader(moved)))
 
     def leader_of(self, region: Region) -> Peer | None:
@@ -194,6 +207,7 @@ class Cluster:
         """A store is back: it leads again what nobody else has taken over, and what nobody leads."""
         with self.mutex:
             self.store(store_id).is_up = True
+            self.raw.on_restart(store_id)
             for region in [r for r in self.regions if store_id in r.stores]:
                 if not self.stores[region.leader_store].is_up:
                     self.transfer_leader(region.id, store_id)
@@ -232,12 +246,9 @@ class Cluster:
             self.streams.discard(stream)
             self.capture.forget(stream)
 
-    def _region(self, region_id: int) -> Region:
-        region = self.regions.get(region_id)
-        if region is None:
-            known = ", ".join(str(r.id) for r in self.regions)
-            raise UsageError(f"there is no region {region_id}; there are {known}")
-        return region
+    def _ask_tso(self) -> Ts | None:
+        """PD's present, as a store gets it."""
+        return None if self.is_pd_away else self.tso.advance()
 
     def _store_regions(self, old: Sequence[Region], new: Sequence[Region]) -> None:
         batch = self.engine.batch()
@@ -247,6 +258,7 @@ class Cluster:
             batch.put(Family.META, _region_key(region.id), region.encode())
         self.engine.write(batch)
         self.regions.replace(old, new)
+        self.raw.on_replaced(old)
 
     def _bootstrap(self, store_count: int) -> tuple[int, int]:
         """Found the cluster in an empty folder, or find it there; return its id and the next free one."""

@@ -1,8 +1,9 @@
 """The bottom of the embedded upstream: RocksDB with TiKV's column families.
 
-``default`` holds long values, ``lock`` locks, ``write`` commit records; ``meta`` what PD and the
-regions keep. All stores of the process share one engine: a region's peers are views of the same
-data. A write is in the operating system's hands when ``write`` returns, so it survives ``kill -9``.
+``default`` holds long values, ``lock`` locks, ``write`` commit records; ``raw`` and its like hold
+keys without transactions, ``meta`` what PD and the regions keep. All stores of the process share one
+engine: a region's peers are views of the same data. A write is in the operating system's hands when
+``write`` returns, so it survives ``kill -9``.
 """
 
 import contextlib
@@ -27,6 +28,13 @@ class Family(StrEnum):
     LOCK = "lock"
     WRITE = "write"
     META = "meta"
+    RAW = "raw"  # RawKV of API V2: every version of a key
+    RAW_DEFAULT = "raw-default"  # RawKV of API V1 knows three families of its own
+    RAW_LOCK = "raw-lock"
+    RAW_WRITE = "raw-write"
+
+
+_TRANSACTIONAL = (Family.DEFAULT, Family.LOCK, Family.WRITE)
 
 
 class Batch:
@@ -41,6 +49,10 @@ class Batch:
 
     def delete(self, family: Family, key: bytes) -> None:
         self.writes.delete(key, self._handles[family])
+
+    def delete_range(self, family: Family, start: bytes, end: bytes) -> None:
+        """Every key of ``[start, end)``; here an empty ``end`` means nothing."""
+        self.writes.delete_range(start, end, self._handles[family])
 
 
 class Snapshot:
@@ -114,9 +126,19 @@ class Engine:
     def items(self, family: Family, start: bytes = b"", end: bytes = b"") -> Iterator[Item]:
         return _items(self._views[family], start, end)
 
-    def snapshot(self) -> Snapshot:
-        """Of the data families. Consistent over them only while no write runs: the caller sees to that."""
-        return Snapshot({f: self._views[f].snapshot() for f in (Family.DEFAULT, Family.LOCK, Family.WRITE)})
+    def items_backwards(self, family: Family, start: bytes = b"", end: bytes = b"") -> Iterator[Item]:
+        """Pairs of ``[start, end)`` from the last to the first."""
+        # A lower bound would be the natural thing to set; rocksdict takes it for an upper one.
+        view = self._views[family]
+        for pair in view.items(True, end) if end else view.items(True):
+            if pair[0] < start:
+                return
+            if not end or pair[0] < end:
+                yield pair
+
+    def snapshot(self, families: Sequence[Family] = _TRANSACTIONAL) -> Snapshot:
+        """Consistent over the families only while no write runs: the caller sees to that."""
+        return Snapshot({family: self._views[family].snapshot() for family in families})
 
     def ingest(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Take in many pairs at once; keys strictly ascending. Durable on return."""

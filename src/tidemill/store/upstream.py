@@ -34,6 +34,7 @@ from tidemill.store.later import Later
 from tidemill.store.load import Replay
 from tidemill.store.mvcc import physical_key
 from tidemill.store.pd_service import PdService
+from tidemill.store.raw_service import RawService
 from tidemill.store.regions import Region
 from tidemill.store.rpc import Server
 from tidemill.store.stores import ELECTION_SECONDS, PORT_SECONDS, Stores
@@ -56,6 +57,7 @@ class EmbeddedUpstream:
         is_temporary: bool,
         api_version: int = 1,
         gc_interval_seconds: float = INTERVAL_SECONDS,
+        clock_refresh_seconds: float = 0.5,
     ) -> None:
         self.folder = folder
         self._is_temporary = is_temporary
@@ -67,6 +69,8 @@ class EmbeddedUpstream:
         self._pd_lock = threading.Lock()
         self._replay: Replay | None = None
         self._ticker = threading.Thread(target=self._tick, name="resolved-ts", daemon=True)
+        self._refresh_seconds = clock_refresh_seconds
+        self._refresher = threading.Thread(target=self._refresh_clocks, name="raw-clocks", daemon=True)
         self._pd_server: Server | None = None
         self._is_stopped = False
         self.pd_address = ""
@@ -91,11 +95,13 @@ class EmbeddedUpstream:
         clock: Clock = SYSTEM_CLOCK,
         api_version: int = 1,
         gc_interval_seconds: float = INTERVAL_SECONDS,
+        clock_refresh_seconds: float = 0.5,
     ) -> "EmbeddedUpstream":
         """Start a cluster in ``data_dir``, or in a temporary folder that goes when it stops.
 
         ``load`` brings in a history: at once, or with ``replay`` live at so many times its own
-        pace (0: as fast as it goes), except for what its ``bootstrap_ts`` covers.
+        pace (0: as fast as it goes), except for what its ``bootstrap_ts`` covers. The stores' own
+        clocks, which stamp raw writes of API V2, hear from the TSO every ``clock_refresh_seconds``.
         """
         if not 1 <= stores <= 64:
             raise UsageError(f"cannot start {stores} stores: choose 1 to 64")
@@ -121,6 +127,7 @@ class EmbeddedUpstream:
                 is_temporary=data_dir is None,
                 api_version=api_version,
                 gc_interval_seconds=gc_interval_seconds,
+                clock_refresh_seconds=clock_refresh_seconds,
             )
             if history is not None:
                 at_once = len(history) if replay is None else history.rows_up_to(history.bootstrap_ts)
@@ -154,14 +161,16 @@ class EmbeddedUpstream:
         self._later.close()
         if self._replay is not None:
             self._replay.stop()
-        if self._ticker.is_alive():
-            self._ticker.join()
+        for thread in (self._ticker, self._refresher):
+            if thread.is_alive():
+                thread.join()
         self._sweeper.stop()
         self.cluster.tso.close()
         self.drop_streams("server is stopping")
         self._stores.close()
         if self._pd_server is not None:
             self._pd_server.stop()
+        self.cluster.raw.close()
         self._engine.close()
         if self._is_temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -247,12 +256,13 @@ class EmbeddedUpstream:
         """Send a round of resolved-ts now, without waiting for the interval; return the ts it was made of."""
         return self.cluster.publish_resolved()
 
-    def drop_streams(self, why: str = "connection reset") -> None:
-        """Break every change stream; clients must register anew."""
+    def drop_streams(self, why: str = "connection reset", *, store_id: int | None = None) -> int:
+        """Break every change stream, or those of one store; clients must register anew. Returns how many."""
         with self.cluster.mutex:
-            streams = list(self.cluster.streams)
+            streams = [s for s in self.cluster.streams if store_id in (None, s.store_id)]
         for stream in streams:
             stream.close(failure=why)
+        return len(streams)
 
     def stop_store(self, store_id: int) -> None:
         """Other stores lead its regions where they can; then it stops answering."""
@@ -265,6 +275,10 @@ class EmbeddedUpstream:
     def start_store(self, store_id: int, *, elsewhere: bool = False) -> str:
         """The store answers again, at the address it had or at another; return it."""
         return self._stores.start(store_id, elsewhere=elsewhere)
+
+    def start_store_later(self, store_id: int, seconds: float) -> None:
+        """The end of an outage; a store that is up by then is left alone."""
+        self._later.call(seconds, f"starting store {store_id}", lambda: self._stores.start(store_id))
 
     def pd_away(self, seconds: float | None = None) -> None:
         """PD's connections are cut and nobody gets a timestamp, the stores included; for ``seconds``, or until back."""
@@ -298,6 +312,10 @@ class EmbeddedUpstream:
         return self._replay.wait(timeout_seconds) if self._replay is not None else True
 
     def _serve(self) -> None:
+        if self.cluster.api_version == 2:
+            with self.cluster.mutex:
+                self.cluster.raw.refresh()
+            self._refresher.start()
         self._stores.start_all()
         self._serve_pd(self._pd_port)
         self._ticker.start()
@@ -323,7 +341,8 @@ class EmbeddedUpstream:
     def _make_store(self, store_id: int) -> Server:
         server = Server(f"store-{store_id}")
         kv, cdc = KvService(self.cluster, store_id), CdcService(self.cluster, store_id)
-        server.add(tikvpb_pb2.DESCRIPTOR.services_by_name["Tikv"], kv, answered_in_bytes={"KvScan"})
+        raw = RawService(self.cluster, store_id)
+        server.add(tikvpb_pb2.DESCRIPTOR.services_by_name["Tikv"], kv, raw, answered_in_bytes={"KvScan"})
         feeds = {"EventFeed", "EventFeedV2"}
         server.add(cdcpb_pb2.DESCRIPTOR.services_by_name["ChangeData"], cdc, answered_in_bytes=feeds)
         return server
@@ -331,3 +350,8 @@ class EmbeddedUpstream:
     def _tick(self) -> None:
         while not self._stopping.wait(self._interval_seconds):
             self.cluster.publish_resolved()
+
+    def _refresh_clocks(self) -> None:
+        while not self._stopping.wait(self._refresh_seconds):
+            with self.cluster.mutex:
+                self.cluster.raw.refresh()
