@@ -4,6 +4,7 @@ In: spans to follow, each from a ts. Out: every change above that ts, at least o
 frontier of each span, behind which nothing new comes.
 
     Puller      finds the regions of each span, registers them, and finds them again when they are lost
+    Coverage    one span: which registration follows which keys, and from where the next one starts
     RangeLock   lets at most one registration follow a key
     Frontier    the lowest resolved-ts over a span's key ranges
     Backoff     how long to leave a range alone after a loss

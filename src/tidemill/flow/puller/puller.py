@@ -22,15 +22,16 @@ import pyarrow as pa
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.errors import InvariantError, RegionUnavailableError, UpstreamUnavailableError
 from tidemill.flow.puller.backoff import Backoff, joined
-from tidemill.flow.puller.frontier import Frontier
-from tidemill.flow.puller.rangelock import Granted, RangeLock, Stale, Wait
+from tidemill.flow.puller.coverage import Coverage
+from tidemill.flow.puller.rangelock import Stale, Wait
 from tidemill.log import get_logger
 from tidemill.model.span import Span
 from tidemill.model.ts import Ts
-from tidemill.upstream.feed.client import FeedClient, raise_first
+from tidemill.upstream.feed.client import FeedClient
 from tidemill.upstream.feed.registration import Registration
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.tasks import raise_first
 from tidemill.upstream.topology import Region
 
 MAX_LOOKUPS = 16  # subscriptions that ask PD for their regions at the same time
@@ -74,16 +75,17 @@ class PullerStats:
 @dataclass(slots=True, eq=False)
 class _Subscription:
     id: int
-    request_id: int  # on the wire; never used again, so that what comes late is told apart
-    frontier: Frontier
+    coverage: Coverage
     backoff: Backoff
     resolved_ts: Ts  # as last told to the receiver
-    lock: RangeLock = field(default_factory=RangeLock)
-    registrations: set[Registration] = field(default_factory=set)
     initialized: set[Registration] = field(default_factory=set)
     due: list[Span] = field(default_factory=list)  # to be looked up
-    blocked: list[Span] = field(default_factory=list)  # to be looked up once an older region lets go
     is_looked_up: bool = False
+
+    @property
+    def request_id(self) -> int:
+        """On the wire; never used again, so that what comes late is told apart."""
+        return self.coverage.request_id
 
 
 class Puller:
@@ -119,9 +121,8 @@ class Puller:
         """Follow ``span``: every change with commit-ts above ``start_ts``."""
         if subscription in self._subscriptions:
             raise InvariantError(f"subscription {subscription} is already followed")
-        new = _Subscription(
-            subscription, self._next_request, Frontier(span, start_ts), Backoff(self._random), resolved_ts=start_ts
-        )
+        coverage = Coverage(self._next_request, span, start_ts)
+        new = _Subscription(subscription, coverage, Backoff(self._random), resolved_ts=start_ts)
         self._next_request += 1
         self._subscriptions[subscription] = new
         self._by_request[new.request_id] = new
@@ -137,10 +138,10 @@ class Puller:
 
     def stats(self) -> PullerStats:
         subscriptions = self._subscriptions.values()
-        slowest = min(subscriptions, key=lambda s: s.frontier.resolved_ts, default=None)
+        slowest = min(subscriptions, key=lambda s: s.coverage.frontier.resolved_ts, default=None)
         return PullerStats(
             subscriptions=len(subscriptions),
-            regions=sum(len(s.registrations) for s in subscriptions),
+            regions=sum(len(s.coverage) for s in subscriptions),
             initialized_regions=sum(len(s.initialized) for s in subscriptions),
             changes=self._feed.stats.changes,
             received_bytes=self._feed.stats.bytes,
@@ -167,10 +168,10 @@ class Puller:
         for registration, ts in progress:
             known = self._by_request.get(registration.request_id)
             if known is not None:
-                known.frontier.advance(registration.part, ts)
+                known.coverage.frontier.advance(registration.part, ts)
                 moved[known.request_id] = known
         for request_id, known in moved.items():
-            reached = known.frontier.resolved_ts
+            reached = known.coverage.frontier.resolved_ts
             if reached > known.resolved_ts and request_id in self._by_request:
                 known.resolved_ts = reached
                 self._receiver.resolve(known.id, reached)
@@ -180,12 +181,11 @@ class Puller:
         if known is None:
             return
         log.debug("region lost", subscription=known.id, region=registration.region.id, reason=reason)
-        known.lock.unlock(registration.part, registration.region.id)
-        known.registrations.discard(registration)
+        waiting = known.coverage.release(registration)
         known.initialized.discard(registration)
         self._retry(known, registration.part, at_least_seconds)
-        if known.blocked:
-            known.due, known.blocked = known.due + known.blocked, []
+        if waiting:
+            known.due += waiting
             self._start_lookup(known)
 
     def _retry(self, subscription: _Subscription, part: Span, at_least_seconds: float = 0.0) -> None:
@@ -223,33 +223,27 @@ class Puller:
                 self._retry(subscription, rest)
                 return
             for region in regions:
-                # All of the region that lies in the span, also where only a part of it was lost: a store
-                # takes one registration per region, and a merged region must wait for all its parts.
-                piece = region.span.intersect(subscription.frontier.span)
-                if piece is not None and self._is_current(subscription):
-                    self._claim(subscription, region, piece)
-                    at = piece.end
+                if self._is_current(subscription):
+                    self._claim(subscription, region)
+                at = region.span.end
 
-    def _claim(self, subscription: _Subscription, region: Region, part: Span) -> None:
-        match subscription.lock.lock(part, region.id, region.version):
-            case Granted():
-                checkpoint_ts = subscription.frontier.lowest(part)
-                registration = Registration(subscription.request_id, region, part, checkpoint_ts)
-                subscription.registrations.add(registration)
+    def _claim(self, subscription: _Subscription, region: Region) -> None:
+        match subscription.coverage.claim(region):
+            case Registration() as registration:
                 self._feed.register(registration)
             case Stale(rest):
                 if rest:
-                    self._regions.invalidate(region.id)
+                    self._regions.drop(region)
                 for span in rest:
                     self._retry(subscription, span)
             case Wait():
-                subscription.blocked.append(part)
+                pass  # until an older registration of these keys ends
 
     def _is_current(self, subscription: _Subscription) -> bool:
         return subscription.request_id in self._by_request
 
 
 def _slowest_region(subscription: _Subscription) -> SlowestRegion:
-    key = subscription.frontier.slowest.start
-    holder = next((r.region.id for r in subscription.registrations if key in r.part), 0)
-    return SlowestRegion(subscription.id, holder, subscription.frontier.resolved_ts)
+    frontier = subscription.coverage.frontier
+    holder = subscription.coverage.holder(frontier.slowest.start)
+    return SlowestRegion(subscription.id, holder.region.id if holder is not None else 0, frontier.resolved_ts)
