@@ -98,7 +98,13 @@ def visible(snapshot: Snapshot, start: bytes, end: bytes, version: int, limit: i
         carried = block.items[count:]
 
 
-def garbage(snapshot: Snapshot, safepoint: int, held: Stamps, locked: Set[bytes]) -> Iterator[Garbage]:
+def garbage(
+    snapshot: Snapshot,
+    safepoint: int,
+    held: Stamps,
+    locked: Set[bytes],
+    records_per_block: int = RECORDS_PER_BLOCK,
+) -> Iterator[Garbage]:
     """What no read at or above ``safepoint`` needs, block by block; remove each with one write, in order.
 
     After every single one of them such reads are as before. Kept for unfinished transactions are
@@ -107,7 +113,7 @@ def garbage(snapshot: Snapshot, safepoint: int, held: Stamps, locked: Set[bytes]
     source = snapshot.scan(Family.WRITE, b"", b"")
     last = marker = b""
     state: Ints = np.array([0, -1, 0], np.int64)
-    while fresh := list(islice(source, RECORDS_PER_BLOCK)):
+    while fresh := list(islice(source, records_per_block)):
         block = _Block(snapshot, fresh)
         found = block.garbage(fresh[0][0][:-8] == last[:-8], safepoint, held, state)
         last = fresh[-1][0]

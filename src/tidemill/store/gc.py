@@ -109,6 +109,7 @@ class Collector:
         self._done = int.from_bytes(engine.get(Family.META, _DONE) or b"", "big")
         self._raw_done = 0
         self.raw_lifetime_seconds = RAW_LIFETIME_SECONDS
+        self.records_per_block = blocks.RECORDS_PER_BLOCK
 
     def collect(self, should_stop: Callable[[], bool] = lambda: False) -> Collected:
         """Remove everything that may go now. ``should_stop`` is asked between blocks."""
@@ -150,7 +151,8 @@ class Collector:
             return 0, True
         removed = kept = 0
         this = self._begin(safepoint)
-        for garbage in blocks.garbage(this.snapshot, this.safepoint, this.held, this.locked):
+        found = blocks.garbage(this.snapshot, this.safepoint, this.held, this.locked, self.records_per_block)
+        for garbage in found:
             if should_stop():
                 return removed, False
             self._remove(garbage)

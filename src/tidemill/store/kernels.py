@@ -277,7 +277,9 @@ def _put_value(out, at, tag, i, vb, longs, val_at, val_len):
 
 @njit(cache=True, nogil=True)
 def _put_key(out, at, tag, kb, k0, k1, length):
-    """Write a memcomparable key decoded."""
+    """Write a memcomparable key decoded; an empty one is not on the wire."""
+    if length == 0:
+        return at
     out[at] = tag
     at = _put_varint(out, at + 1, np.uint64(length))
     left = length
