@@ -114,6 +114,9 @@ class Capture:
     def release(self, region_id: int) -> None:
         self._held.discard(region_id)
 
+    def is_held(self, region_id: int) -> bool:
+        return region_id in self._held
+
     def promised(self, region_id: int) -> int:
         """No change of this region may be committed at or below this any more."""
         return self._promised.get(region_id, 0)

@@ -63,11 +63,13 @@ class Stores:
             self._cluster.elect()
 
     def start(self, store_id: int, *, elsewhere: bool = False) -> str:
-        """Returns the address."""
+        """Returns the address. Nothing happens to a store that is up."""
         with self._lock:
             state = self._cluster.store(store_id)
             if store_id in self._running:
-                raise UsageError(f"store {store_id} is up already, at {state.address}")
+                if elsewhere:
+                    raise UsageError(f"store {store_id} is up, at {state.address}: stop it before it moves")
+                return state.address
             port = 0 if elsewhere else int(state.address.rsplit(":", 1)[1])
             self._serve(store_id, port)
             self._cluster.set_up(store_id)
