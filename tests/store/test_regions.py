@@ -119,6 +119,12 @@ def test_regions_survive_being_stored():
     assert Region.decode(before.encode()) == before
 
 
+@pytest.mark.parametrize("data", [b"", b"\xff\xff", b"\x08\x04", region().encode()[:-3]])
+def test_a_record_that_is_cut_or_empty_is_corrupt(data):
+    with pytest.raises(CorruptDataError, match="the record of"):
+        Region.decode(data)
+
+
 @pytest.mark.parametrize(
     "regions",
     [

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from google.protobuf.message import DecodeError
+
 from tidemill._pb import metapb_pb2
 from tidemill.errors import CorruptDataError, UsageError
 from tidemill.upstream.keys import decode_bytes
@@ -78,8 +80,13 @@ class Region:
 
     @staticmethod
     def decode(data: bytes) -> "Region":
-        wire = metapb_pb2.Region.FromString(data)
+        try:
+            wire = metapb_pb2.Region.FromString(data)
+        except DecodeError as error:
+            raise CorruptDataError(f"the record of a region is not readable: {data[:16].hex()}") from error
         peers = tuple(Peer(p.id, p.store_id) for p in wire.peers)
+        if not wire.id or not peers:
+            raise CorruptDataError(f"the record of region {wire.id} names no peers")
         epoch = wire.region_epoch
         ordered = tuple(sorted(peers, key=lambda p: p.id))
         return Region(wire.id, wire.start_key, wire.end_key, epoch.conf_ver, epoch.version, ordered, peers[0].store_id)
@@ -134,7 +141,7 @@ class RegionMap:
         ordered = list(self)
         joints = pairwise(ordered)
         if not ordered or ordered[0].start or ordered[-1].end or any(a.end != b.start for a, b in joints):
-            raise CorruptDataError("the regions in the data folder do not cover all keys exactly once; use a new one")
+            raise CorruptDataError("the regions do not cover all keys exactly once")
 
     def __iter__(self) -> Iterator[Region]:
         return (self._by_id[region_id] for _, region_id in self._starts)

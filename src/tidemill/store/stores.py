@@ -9,6 +9,7 @@ happened or not, and is never half. One lock serialises these changes; the clust
 not held while servers come and go.
 """
 
+import socket
 import threading
 from collections.abc import Callable
 
@@ -21,6 +22,8 @@ from tidemill.store.rpc import Server
 ELECTION_SECONDS = 0.2  # how long a dead store is taken for alive
 _GRACE_SECONDS = 0.5  # for calls in progress when a store stops
 PORT_SECONDS = 10.0  # how long a port that is not free yet is asked for again
+_RESERVE_TRIES = 50
+_RETRY_SECONDS = 0.005
 
 log = get_logger("store")
 
@@ -34,6 +37,8 @@ class Stores:
         self._lock = threading.RLock()
         self._running: dict[int, Server] = {}
         self._dead: list[Server] = []
+        self._reserved: dict[int, socket.socket] = {}
+        self._patience = threading.Event()
 
     def start_all(self) -> None:
         with self._lock:
@@ -47,6 +52,7 @@ class Stores:
             self._cluster.set_down(store_id)
             self._end_streams(store_id, "store is stopping")
             server.stop(_GRACE_SECONDS)
+            self._reserve(store_id)
         log.info("store stopped", store=store_id)
 
     def kill(self, store_id: int, election_seconds: float = ELECTION_SECONDS) -> None:
@@ -56,6 +62,7 @@ class Stores:
             server.kill()
             self._end_streams(store_id, "connection reset")
             self._dead.append(server)
+            self._reserve(store_id)
         log.info("store killed", store=store_id)
         if election_seconds > 0:
             self._later.call(election_seconds, "an election", self._cluster.elect)
@@ -82,6 +89,8 @@ class Stores:
             servers = [*self._running.values(), *self._dead]
             self._running.clear()
             self._dead.clear()
+            for store_id in list(self._reserved):
+                self._reserved.pop(store_id).close()
         for server in servers:
             server.stop()
 
@@ -89,6 +98,26 @@ class Stores:
         server = self._make(store_id)
         self._cluster.store(store_id).address = server.start(port, PORT_SECONDS if port else 0)
         self._running[store_id] = server
+        reserved = self._reserved.pop(store_id, None)
+        if reserved is not None:
+            reserved.close()
+
+    def _reserve(self, store_id: int) -> None:
+        """Keep the port of a store that is down from being given to somebody else. Nobody is answered there."""
+        port = int(self._cluster.store(store_id).address.rsplit(":", 1)[1])
+        reserved = socket.socket()
+        # Whoever listens later on the same port says so, too: then both may have it.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for _ in range(_RESERVE_TRIES):
+            try:
+                reserved.bind(("127.0.0.1", port))
+            except OSError:  # the server that goes still listens
+                self._patience.wait(_RETRY_SECONDS)
+            else:
+                self._reserved[store_id] = reserved
+                return
+        reserved.close()
+        log.warning("the port of a store that is down is not reserved", store=store_id, port=port)
 
     def _leave(self, store_id: int) -> Server:
         self._cluster.store(store_id)
