@@ -43,7 +43,9 @@ class Keyspace:
         """A range of user keys as logical ones. An empty ``end`` means to the last key, before and after."""
         if end or not self.prefix:
             return self.logical(start), self.logical(end)
-        return self.logical(start), (int.from_bytes(self.prefix, "big") + 1).to_bytes(4, "big")
+        behind = (int.from_bytes(self.prefix, "big") + 1).to_bytes(4, "big")
+        # Behind the last keyspace stores know the next mode's byte alone.
+        return self.logical(start), behind if behind[:1] == self.prefix[:1] else behind[:1]
 
     def physical(self, logical: bytes) -> bytes:
         return encode_bytes(logical) if self.is_memcomparable else logical
