@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from tidemill._pb import cdcpb_pb2, errorpb_pb2
 from tidemill.errors import CorruptDataError, TidemillError
 from tidemill.log import get_logger
+from tidemill.model.ts import MAX_TS
 from tidemill.store import blocks
 from tidemill.store.engine import Family, Snapshot
 from tidemill.store.feed import (
@@ -27,6 +28,7 @@ from tidemill.store.feed import (
     entries_event,
     row_field,
 )
+from tidemill.store.inflight import InFlight
 from tidemill.store.mvcc import Lock, LockTable, LockType, Reader, physical_key, version_key
 from tidemill.store.regions import Region, RegionMap
 from tidemill.upstream.keys import decode_bytes
@@ -47,9 +49,10 @@ class LiveRow:
 
 
 class Capture:
-    def __init__(self, regions: RegionMap, locks: LockTable) -> None:
+    def __init__(self, regions: RegionMap, locks: LockTable, in_flight: InFlight) -> None:
         self._regions = regions
         self._locks = locks
+        self._in_flight = in_flight
         self._by_region: dict[int, dict[tuple[int, int], Subscription]] = defaultdict(dict)
         self._held: set[int] = set()
         self._promised: dict[int, int] = {}  # highest resolved-ts sent, by region
@@ -121,6 +124,12 @@ class Capture:
         """No change of this region may be committed at or below this any more."""
         return self._promised.get(region_id, 0)
 
+    def promised_on(self, region_id: int, key: bytes) -> int:
+        """The same for one key: what those were promised who want it. Promises of a region's other keys may
+        be higher, and those of merged regions are."""
+        subscriptions = self._by_region.get(region_id, {}).values()
+        return max((s.resolved_ts for s in subscriptions if s.wants(key)), default=0)
+
     def inherit_promise(self, parent_id: int, children: Iterable[int]) -> None:
         promised = self.promised(parent_id)
         for child in children:
@@ -134,7 +143,6 @@ class Capture:
 
     def publish_resolved(self, present: int) -> None:
         """Send every initialized subscription how far its range is resolved; ``present`` is the TSO's."""
-        locks = self._locks_by_region()
         by_stream: dict[FeedStream, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
         for region_id, subscriptions in self._by_region.items():
             if region_id in self._held:
@@ -142,21 +150,19 @@ class Capture:
             for subscription in subscriptions.values():
                 if not subscription.is_initialized:
                     continue
-                pending = [ts for key, ts in locks.get(region_id, ()) if subscription.wants(key)]
-                resolved = max(subscription.resolved_ts, min([present, *pending]))
+                resolved = max(subscription.resolved_ts, min(present, self._pending(subscription)))
                 subscription.resolved_ts = resolved
                 self._promised[region_id] = max(self.promised(region_id), resolved)
                 by_stream[subscription.stream][subscription.request_id].append((resolved, region_id))
         for stream, by_request in by_stream.items():
             _send_resolved(stream, by_request)
 
-    def _locks_by_region(self) -> dict[int, list[tuple[bytes, int]]]:
-        found: dict[int, list[tuple[bytes, int]]] = defaultdict(list)
-        if len(self._locks):
-            for key, lock in self._locks.within(b"", b""):
-                if lock.writes_data:
-                    found[self._regions.of_key(physical_key(key)).id].append((key, lock.start_ts))
-        return found
+    def _pending(self, subscription: Subscription) -> int:
+        """The lowest start-ts of what may still commit in the range: locks, and such as are on their way."""
+        locks = self._locks.within(subscription.start, subscription.end) if len(self._locks) else []
+        held = [lock.start_ts for _, lock in locks if lock.writes_data]
+        held += [lock.start_ts for k, lock in self._in_flight.locks() if lock.writes_data and subscription.wants(k)]
+        return min(held, default=MAX_TS)
 
     def _close(self, subscription: Subscription, error: cdcpb_pb2.Error) -> None:
         key = (id(subscription.stream), subscription.request_id)
@@ -254,6 +260,23 @@ def commit_row(key: bytes, lock: Lock, commit_ts: int) -> LiveRow:
         op_type=cdcpb_pb2.Event.Row.PUT if lock.type is LockType.PUT else cdcpb_pb2.Event.Row.DELETE,
         key=key,
         value=lock.short_value or b"",
+        txn_source=lock.txn_source,
+    )
+    return LiveRow(key, row_field(row), lock.txn_source)
+
+
+def committed_row(reader: Reader, key: bytes, lock: Lock, value: bytes, commit_ts: int) -> LiveRow:
+    """The COMMITTED row of a write without a lock before it: ``lock`` is what it would have been."""
+    is_put = lock.type is LockType.PUT
+    old = reader.get(key, commit_ts - 1)
+    row = cdcpb_pb2.Event.Row(
+        start_ts=lock.start_ts,
+        commit_ts=commit_ts,
+        type=cdcpb_pb2.Event.COMMITTED,
+        op_type=cdcpb_pb2.Event.Row.PUT if is_put else cdcpb_pb2.Event.Row.DELETE,
+        key=key,
+        value=value if is_put else b"",
+        old_value=old.value if old else b"",
         txn_source=lock.txn_source,
     )
     return LiveRow(key, row_field(row), lock.txn_source)

@@ -19,16 +19,18 @@ from tidemill.errors import DataDirError, UsageError
 from tidemill.model.ts import MAX_TS, Ts
 from tidemill.store import regions as region_arithmetic
 from tidemill.store.capture import Capture
-from tidemill.store.engine import Engine, Family, Snapshot
+from tidemill.store.engine import Engine, Family
 from tidemill.store.feed import FeedStream
 from tidemill.store.gc import Collected, Collector
 from tidemill.store.inflight import InFlight
-from tidemill.store.mvcc import Lock, LockTable, Reader, Version
+from tidemill.store.mvcc import LockTable, Version
 from tidemill.store.raw import RawStore
+from tidemill.store.reads import Reads
 from tidemill.store.regions import Peer, Region, RegionMap
 from tidemill.store.safepoints import Safepoints
-from tidemill.store.transactions import KeyLockedError, Mutation, Transactions, blocking_lock
+from tidemill.store.transactions import Mutation, Transactions
 from tidemill.store.tso import Tso
+from tidemill.store.txn.read import ReadAt
 
 VERSION = "8.5.0"  # what our stores say they are
 MAX_REPLICAS = 3
@@ -60,10 +62,15 @@ class Cluster:
         self.stores = {store_id: StoreState(store_id) for store_id in range(1, store_count + 1)}
         self.regions = RegionMap([Region.decode(v) for _, v in engine.items(Family.META, _REGION, b"region0")])
         self.locks = LockTable(engine)
-        self.capture = Capture(self.regions, self.locks)
-        self.transactions = Transactions(engine, self.regions, self.locks, self.capture)
+        self.capture = Capture(self.regions, self.locks, self.in_flight)
+        self.transactions = Transactions(
+            engine, self.mutex, clock, self.regions, self.locks, self.capture, self.in_flight
+        )
+        self.reads = Reads(engine, self.mutex, self.locks, self.in_flight)
         self.safepoints = Safepoints(engine, clock)
         self.tso = Tso(engine, clock)
+        # All up to here may have been read, or promised to subscribers, before a restart.
+        self.in_flight.observe(self.tso.last)
         self.garbage = Collector(engine, self.mutex, self.safepoints, self.locks, self.in_flight, self.tso)
         self.streams: set[FeedStream] = set()
         self.is_pd_away = False  # then stores get no timestamps
@@ -71,19 +78,9 @@ class Cluster:
 
     # Reading
 
-    def get(self, key: bytes, ts: int = MAX_TS, *, bypass: Sequence[int] = ()) -> Version | None:
+    def get(self, key: bytes, ts: int = MAX_TS) -> Version | None:
         """The value of ``key`` at ``ts``; ``KeyLockedError`` if a transaction may still commit below it."""
-        with self.mutex:
-            lock = self.locks.get(key)
-            if lock is not None and blocking_lock(lock, key, ts, bypass) is not None:
-                raise KeyLockedError(key, lock)
-            snapshot = self.engine.snapshot()
-        return Reader(snapshot).get(key, ts)
-
-    def snapshot(self, start: bytes, end: bytes) -> tuple[Snapshot, list[tuple[bytes, Lock]]]:
-        """The data of this moment, and the locks on plain keys of ``[start, end)``."""
-        with self.mutex:
-            return self.engine.snapshot(), self.locks.within(start, end)
+        return self.reads.get(key, ReadAt(ts))
 
     # Writing
 

@@ -61,6 +61,11 @@ class InFlight:
             self._latched -= wanted
             self._changed.notify_all()
 
+    def wait_idle(self, start: bytes, end: bytes) -> None:
+        """Until no command is on a plain key of ``[start, end)``; an empty ``end`` means no end."""
+        while any(start <= key and (not end or key < end) for key in self._latched):
+            self._changed.wait()
+
     def _delay(
         self, locks: Mapping[bytes, Lock], raw: Mapping[bytes, int], recheck: Callable[[], object] | None
     ) -> None:

@@ -39,6 +39,7 @@ from tidemill.store.regions import Region
 from tidemill.store.rpc import Server
 from tidemill.store.stores import ELECTION_SECONDS, PORT_SECONDS, Stores
 from tidemill.store.transactions import Mutation
+from tidemill.store.txn_service import TxnService
 
 log = get_logger("store")
 
@@ -341,8 +342,8 @@ class EmbeddedUpstream:
     def _make_store(self, store_id: int) -> Server:
         server = Server(f"store-{store_id}")
         kv, cdc = KvService(self.cluster, store_id), CdcService(self.cluster, store_id)
-        raw = RawService(self.cluster, store_id)
-        server.add(tikvpb_pb2.DESCRIPTOR.services_by_name["Tikv"], kv, raw, answered_in_bytes={"KvScan"})
+        raw, txn = RawService(self.cluster, store_id), TxnService(self.cluster, store_id)
+        server.add(tikvpb_pb2.DESCRIPTOR.services_by_name["Tikv"], kv, txn, raw, answered_in_bytes={"KvScan"})
         feeds = {"EventFeed", "EventFeedV2"}
         server.add(cdcpb_pb2.DESCRIPTOR.services_by_name["ChangeData"], cdc, answered_in_bytes=feeds)
         return server
