@@ -4,7 +4,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tidemill._pb import cdcpb_pb2
@@ -17,6 +17,7 @@ from tidemill.store.mvcc import Lock, LockType, Reader, Write, WriteType, physic
 from tidemill.upstream.keys import split_mvcc_key
 
 LONG = b"long" * 100
+KEYS = [b"", b"a", b"ab", b"b" * 8, b"b" * 9]
 DEADLINE_SECONDS = 30
 P, D, L, R = WriteType.PUT, WriteType.DELETE, WriteType.LOCK, WriteType.ROLLBACK
 
@@ -153,7 +154,7 @@ def test_a_safepoint_from_the_future_does_not_pass_the_present(tmp_path):
 def stores(draw):
     """Versions of few keys and a safepoint among them; start-ts are odd, commit-ts even."""
     versions = []
-    for key in draw(st.sets(st.sampled_from([b"", b"a", b"ab", b"b" * 8, b"b" * 9]), min_size=1)):
+    for key in draw(st.sets(st.sampled_from(KEYS), min_size=1)):
         previous = 0
         for step in draw(st.lists(st.integers(1, 3), max_size=9)):
             commit_ts = previous + 2 * step
@@ -166,12 +167,12 @@ def stores(draw):
 
 
 def seen(cluster, safepoint):
-    """All reads and all change streams that may be asked for."""
+    """Reads and change streams that may be asked for: at the safepoint and wherever something changes above it."""
     snapshot = cluster.engine.snapshot()
     reader = Reader(snapshot)
-    keys = [b"", b"a", b"ab", b"b" * 8, b"b" * 9]
-    reads = {(key, ts): reader.get(key, ts) for key in keys for ts in range(safepoint, 64)}
-    return reads, {ts: changed(snapshot, ts) for ts in range(safepoint, 64, 5)}
+    stamps = [ts for _, ts in left(cluster)[0] if ts > safepoint]
+    reads = {(key, ts): reader.get(key, ts) for key in KEYS for ts in (safepoint, *stamps)}
+    return reads, [changed(snapshot, ts) for ts in (safepoint, safepoint + 5)]
 
 
 def changed(snapshot, checkpoint_ts):
@@ -202,14 +203,20 @@ def test_reads_at_or_above_the_safepoint_are_unchanged_and_nothing_unneeded_is_l
 
 
 @settings(max_examples=80, deadline=None)
-@given(stores(), st.integers(1, 3), st.integers(0, 6))
+@given(stores(), st.integers(1, 3), st.integers(0, 40))
+@example(store=([(b"a", 4, 3, D, b""), (b"a", 2, 1, P, b"v")], 6), block=1, blocks_done=40)
 def test_a_pass_that_ends_after_any_block_has_done_no_harm(engine, store, block, blocks_done):
     versions, safepoint = store
     cluster = emptied(engine, block)
     write(cluster, versions)
     before = seen(cluster, safepoint)
-    asked = iter(range(100))
-    collect(cluster, safepoint, should_stop=lambda: next(asked) >= blocks_done)
+    asked = iter(range(1000))
+
+    def should_stop():  # asked after each block
+        assert seen(cluster, safepoint) == before
+        return next(asked) >= blocks_done
+
+    collect(cluster, safepoint, should_stop=should_stop)
     cluster = started(engine, block)
     assert seen(cluster, safepoint) == before
     cluster.garbage.collect_if_due()
