@@ -20,7 +20,7 @@ from tidemill.model.change import Op
 from tidemill.model.ts import MAX_TS
 from tidemill.store.capture import Capture, LiveRow, commit_row, committed_row, prewrite_row, rollback_row
 from tidemill.store.engine import Batch, Engine, Family
-from tidemill.store.inflight import InFlight
+from tidemill.store.inflight import InFlight, Latch
 from tidemill.store.mvcc import (
     SHORT_VALUE_MAX_BYTES,
     Lock,
@@ -136,8 +136,7 @@ class Transactions:
                     for m in mutations
                     if self._locks.get(m.key) is None
                 ]
-                latch.delay()
-                self._apply(steps)
+                self._finish(latch, steps, _no_check)
             return
         txn = Prewrite(
             start_ts,
@@ -161,8 +160,7 @@ class Transactions:
             if any(m.intent.needs_absence for m in mutations):
                 self._in_flight.observe(txn.start_ts)  # to find nothing is to have read
             decided = prewrite.decide(txn, mutations, self._look(), self._in_flight.max_ts)
-            latch.delay(locks=dict(decided.shown), recheck=check)
-            self._apply(decided.steps)
+            self._finish(latch, decided.steps, check, shown=decided.shown)
             return decided
 
     def lock_keys(
@@ -196,7 +194,7 @@ class Transactions:
             check()
             if any(keys.values()):
                 self._in_flight.observe(request.for_update_ts)
-            look, reader = self._look(), Reader(self._engine.snapshot())
+            look, reader = self._look(), Reader(self._engine.live())
             steps: list[Step] = []
             answers: dict[bytes, tuple[Locked, bytes | None]] = {}
             for key, should_not_exist in keys.items():
@@ -204,8 +202,7 @@ class Transactions:
                 if step is not None:
                     steps.append(step)
                 answers[key] = (locked, reader.value(key, locked.found[1]) if locked.found else None)
-            latch.delay(recheck=check)
-            self._apply(steps)
+            self._finish(latch, steps, check)
             return answers
 
     # Second phase
@@ -229,8 +226,7 @@ class Transactions:
         with self._in_flight.latch(keys) as latch:
             check()
             steps = self._commits(self._look(), keys, start_ts, commit_ts)
-            latch.delay(recheck=check)
-            self._apply(steps, batch)
+            self._finish(latch, steps, check, batch=batch)
 
     def _commits(
         self, look: Callable[[bytes], KeyState], keys: Iterable[bytes], start_ts: int, commit_ts: int
@@ -252,8 +248,7 @@ class Transactions:
             self._in_flight.observe(start_ts)  # so that no commit record takes the place of the rollback's
             look = self._look()
             steps = [step for key in keys if (step := finish.roll_back(look(key), start_ts)) is not None]
-            latch.delay(recheck=check)
-            self._apply(steps)
+            self._finish(latch, steps, check)
 
     def clean_up(self, key: bytes, start_ts: int, current_ts: int, *, check: Check = _no_check) -> int:
         """Roll back one key, if its time is up or ``current_ts`` is 0; return the commit-ts if it is too late, or 0."""
@@ -264,8 +259,7 @@ class Transactions:
                 step = finish.roll_back(self._look()(key), start_ts, protect=True, current_ts=current_ts)
             except CommittedError as error:
                 return error.commit_ts
-            latch.delay(recheck=check)
-            self._apply([step] if step is not None else [])
+            self._finish(latch, [step] if step is not None else [], check)
             return 0
 
     def release(self, keys: Sequence[bytes], start_ts: int, for_update_ts: int, *, check: Check = _no_check) -> None:
@@ -274,8 +268,7 @@ class Transactions:
             check()
             look = self._look()
             steps = [step for key in keys if (step := finish.release(look(key), start_ts, for_update_ts)) is not None]
-            latch.delay(recheck=check)
-            self._apply(steps)
+            self._finish(latch, steps, check)
 
     def prolong(
         self, key: bytes, start_ts: int, ttl_ms: int, min_commit_ts: int = 0, *, check: Check = _no_check
@@ -284,8 +277,7 @@ class Transactions:
         with self._in_flight.latch([key]) as latch:
             check()
             lock, step = finish.prolong(self._look()(key), start_ts, ttl_ms, min_commit_ts)
-            latch.delay(recheck=check)
-            self._apply([step] if step is not None else [])
+            self._finish(latch, [step] if step is not None else [], check)
             return lock
 
     # How does it stand?
@@ -297,8 +289,7 @@ class Transactions:
             asked = (query.start_ts, query.current_ts, query.caller_start_ts)
             self._in_flight.observe(max(ts for ts in asked if ts != MAX_TS))
             status, steps = finish.check_status(self._look()(key), query)
-            latch.delay(recheck=check)
-            self._apply(steps)
+            self._finish(latch, steps, check)
             return status
 
     def check_secondaries(self, keys: Sequence[bytes], start_ts: int, *, check: Check = _no_check) -> Secondaries:
@@ -319,8 +310,7 @@ class Transactions:
                     continue
                 answer = Secondaries(commit_ts=found.commit_ts if isinstance(found, Committed) else 0)
                 break
-            latch.delay(recheck=check)
-            self._apply(steps)
+            self._finish(latch, steps, check)
             return answer or Secondaries(tuple(locks))
 
     def resolve(
@@ -348,8 +338,7 @@ class Transactions:
                 elif (step := finish.roll_back(state, start_ts)) is not None:
                     self._in_flight.observe(start_ts)
                     steps.append(step)
-            latch.delay(recheck=check)
-            self._apply(steps)
+            self._finish(latch, steps, check)
 
     def locks_within(self, start: bytes, end: bytes, max_ts: int, limit: int = 0) -> list[tuple[bytes, Lock]]:
         """Locks of transactions that began at or before ``max_ts``; raises if one is on its way."""
@@ -376,7 +365,7 @@ class Transactions:
     # Reading what is there, and writing what was decided
 
     def _look(self) -> Callable[[bytes], KeyState]:
-        reader = Reader(self._engine.snapshot())
+        reader = Reader(self._engine.live())
         return lambda key: KeyState(key, self._locks.get(key), Records(reader.writes(key)))
 
     def _check_promise(self, key: bytes, commit_ts: int) -> None:
@@ -389,15 +378,29 @@ class Transactions:
                 "Take the commit-ts after the prewrite."
             )
 
+    def _finish(
+        self,
+        latch: Latch,
+        steps: Sequence[Step],
+        check: Check,
+        *,
+        shown: Iterable[tuple[bytes, Lock]] = (),
+        batch: Batch | None = None,
+    ) -> None:
+        """Let the delay pass, if there is one and something to do; then do it."""
+        if steps:
+            latch.delay(locks=dict(shown), recheck=check)
+        if steps or batch is not None:
+            self._apply(steps, batch)
+
     def _apply(self, steps: Sequence[Step], batch: Batch | None = None) -> None:
         batch = batch or self._engine.batch()
         rows: dict[int, list[LiveRow]] = defaultdict(list)
-        reader: Reader | None = None
+        reader = Reader(self._engine.live())
         is_released = False
         for step in steps:
             region_id = self._regions.of_key(physical_key(step.key)).id
             if self._capture.is_observed(region_id):
-                reader = reader or Reader(self._engine.snapshot())
                 row = self._row(reader, step)
                 if row is not None:
                     rows[region_id].append(row)
