@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from tidemill._pb import cdcpb_pb2, errorpb_pb2
 from tidemill.clock import Clock
-from tidemill.errors import DataDirError, UsageError
+from tidemill.errors import CorruptDataError, DataDirError, UsageError
 from tidemill.model.ts import MAX_TS, Ts
 from tidemill.store import regions as region_arithmetic
 from tidemill.store.capture import Capture
@@ -74,7 +74,7 @@ class Cluster:
         self.garbage = Collector(engine, self.mutex, self.safepoints, self.locks, self.in_flight, self.tso)
         self.streams: set[FeedStream] = set()
         self.is_pd_away = False  # then stores get no timestamps
-        self.raw = RawStore(engine, clock, self._ask_tso, self.regions, self.capture, self.stores, api_version)
+        self.raw = RawStore(engine, clock, self._ask_tso, self.regions, self.capture, self.stores, self.in_flight, api_version)
 
     # Reading
 
@@ -274,7 +274,11 @@ class Cluster:
                     f"are laid out differently. Start with --api-version {version}, or choose another --data-dir."
                 )
             next_id = int.from_bytes(self.engine.get(Family.META, _NEXT_ID) or b"", "big")
+            if not next_id:
+                raise CorruptDataError("which ids have been given out is not known any more")
             return int.from_bytes(stored, "big"), next_id
+        if self.engine.had_tables:
+            raise CorruptDataError("it holds data and knows of no cluster")
         # As PD makes them: seconds in the upper half, chance in the lower.
         cluster_id = int(self.clock.now()) << 32 | random.getrandbits(32)
         first_id = store_count + 1

@@ -104,6 +104,7 @@ class Engine:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _check_is_ours(folder)
+            self.had_tables = any(folder.glob("*.sst"))  # somebody has been here before
             self._db = Rdict(str(folder), options, column_families=families)
         except DataDirError:
             raise

@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from tidemill.errors import UsageError
+from tidemill.errors import UpstreamUnavailableError, UsageError
 from tidemill.log import get_logger
 from tidemill.store.cluster import Cluster
 from tidemill.store.later import Later
@@ -39,6 +39,7 @@ class Stores:
         self._dead: list[Server] = []
         self._reserved: dict[int, socket.socket] = {}
         self._patience = threading.Event()
+        self._is_closed = False
 
     def start_all(self) -> None:
         with self._lock:
@@ -73,6 +74,8 @@ class Stores:
         """Returns the address. Nothing happens to a store that is up."""
         with self._lock:
             state = self._cluster.store(store_id)
+            if self._is_closed:
+                raise UpstreamUnavailableError("the upstream is stopping: no store starts any more")
             if store_id in self._running:
                 if elsewhere:
                     raise UsageError(f"store {store_id} is up, at {state.address}: stop it before it moves")
@@ -86,6 +89,7 @@ class Stores:
     def close(self) -> None:
         """Stop all, wait for every thread."""
         with self._lock:
+            self._is_closed = True
             servers = [*self._running.values(), *self._dead]
             self._running.clear()
             self._dead.clear()
