@@ -61,20 +61,29 @@ class Cluster:
         self.cluster_id, self._next_id = self._bootstrap(store_count)
         self.stores = {store_id: StoreState(store_id) for store_id in range(1, store_count + 1)}
         self.regions = RegionMap([Region.decode(v) for _, v in engine.items(Family.META, _REGION, b"region0")])
-        self.locks = LockTable(engine)
-        self.capture = Capture(self.regions, self.locks, self.in_flight)
-        self.transactions = Transactions(
-            engine, self.mutex, clock, self.regions, self.locks, self.capture, self.in_flight
-        )
-        self.reads = Reads(engine, self.mutex, self.locks, self.in_flight)
-        self.safepoints = Safepoints(engine, clock)
         self.tso = Tso(engine, clock)
         # All up to here may have been read, or promised to subscribers, before a restart.
         self.in_flight.observe(self.tso.last)
+        self.locks = LockTable(engine)
+        self.capture = Capture(self.regions, self.locks, self.in_flight)
+        self.transactions = Transactions(
+            engine,
+            self.mutex,
+            clock,
+            self.regions,
+            self.locks,
+            self.capture,
+            self.in_flight,
+            self.tso.pass_by,
+        )
+        self.reads = Reads(engine, self.mutex, self.locks, self.in_flight)
+        self.safepoints = Safepoints(engine, clock)
         self.garbage = Collector(engine, self.mutex, self.safepoints, self.locks, self.in_flight, self.tso)
         self.streams: set[FeedStream] = set()
         self.is_pd_away = False  # then stores get no timestamps
-        self.raw = RawStore(engine, clock, self._ask_tso, self.regions, self.capture, self.stores, self.in_flight, api_version)
+        self.raw = RawStore(
+            engine, clock, self._ask_tso, self.regions, self.capture, self.stores, self.in_flight, api_version
+        )
 
     # Reading
 

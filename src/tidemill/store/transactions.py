@@ -101,14 +101,17 @@ class Transactions:
         locks: LockTable,
         capture: Capture,
         in_flight: InFlight,
+        pass_by: Callable[[int], None],
     ) -> None:
+        """``pass_by`` tells PD a ts that everything it gives out from then on must lie above."""
         self._engine = engine
         self._clock = clock
         self._regions = regions
         self._locks = locks
         self._capture = capture
         self._in_flight = in_flight
-        self._waits = LockWaits(mutex)
+        self._pass_by = pass_by
+        self.waits = LockWaits(mutex)
 
     # First phase
 
@@ -160,6 +163,9 @@ class Transactions:
             if any(m.intent.needs_absence for m in mutations):
                 self._in_flight.observe(txn.start_ts)  # to find nothing is to have read
             decided = prewrite.decide(txn, mutations, self._look(), self._in_flight.max_ts)
+            if settled := decided.min_commit_ts or decided.one_phase_commit_ts:
+                # It lies above all that was read, so one who reads ahead of PD must not make it lie there too.
+                self._pass_by(settled)
             self._finish(latch, decided.steps, check, shown=decided.shown)
             return decided
 
@@ -185,7 +191,7 @@ class Transactions:
                 left = give_up - self._clock.monotonic()
                 if left <= 0:
                     raise
-                self._waits.wait(Wait(request.start_ts, error.lock.start_ts, error.key), left)
+                self.waits.wait(Wait(request.start_ts, error.lock.start_ts, error.key), left)
 
     def _lock_keys(
         self, request: LockRequest, keys: Mapping[bytes, bool], check: Check
@@ -360,7 +366,7 @@ class Transactions:
         for family in (Family.DEFAULT, Family.WRITE):
             batch.delete_range(family, low, high)
         self._engine.write(batch)
-        self._waits.release()
+        self.waits.release()
 
     # Reading what is there, and writing what was decided
 
@@ -432,7 +438,7 @@ class Transactions:
         for region_id, changed in rows.items():
             self._capture.on_rows(region_id, changed)
         if is_released:
-            self._waits.release()
+            self.waits.release()
 
     def _record(self, key: bytes, lock: Lock, commit_ts: int) -> Write:
         overlaps = False

@@ -240,16 +240,22 @@ class TxnService:
     ) -> Iterator[Check]:
         """Run a command under the mutex; what stands against it goes into the response.
 
-        The command must call what it gets before it decides anything: that is the region's check.
+        The command calls what it gets before it decides anything: that checks the request and the region.
         """
         keys = list(keys)
-        try:
-            self._limits.check_keys(request.context, keys, *stamps, *(() if start_ts is None else (start_ts,)))
+        physical = [physical_key(key) for key in keys]
+        if start_ts is not None:
+            stamps = (*stamps, start_ts)
+
+        def check() -> Region:
+            self._limits.check_keys(request.context, keys, *stamps)
             if start_ts is not None and not 0 < start_ts < MAX_TS:
                 raise AbortError(f"{start_ts} cannot be the start-ts of a transaction. Take one from PD.")
-            physical = [physical_key(key) for key in keys]
+            return self._guard.check(request.context, context, physical)
+
+        try:
             with self._cluster.mutex:
-                yield lambda: self._guard.check(request.context, context, physical)
+                yield check
         except RegionRefused as refused:
             response.region_error.CopyFrom(refused.error)
         except TidemillError as error:

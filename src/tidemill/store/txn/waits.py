@@ -31,6 +31,10 @@ class LockWaits:
         if self._waits:
             self._released.notify_all()
 
+    def waiting(self) -> set[int]:
+        """The transactions that wait, by their start-ts."""
+        return set(self._waits)
+
     def _chain(self, start_ts: int, goal_ts: int, seen: set[int]) -> list[Wait] | None:
         """How ``start_ts`` waits for ``goal_ts``, step by step; None if it does not."""
         if start_ts == goal_ts:
