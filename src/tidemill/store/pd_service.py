@@ -11,7 +11,8 @@ from tidemill.store.cluster import VERSION, Cluster, StoreState
 from tidemill.store.regions import Region
 from tidemill.store.rpc import Context
 
-_MEMBER_ID = 1
+MEMBER_ID = 1
+MEMBER_NAME = "pd-1"
 
 
 class PdService:
@@ -25,7 +26,7 @@ class PdService:
         # No check of the cluster id: this is where clients learn it.
         url = f"http://{self.address}"
         member = pdpb_pb2.Member(
-            name="pd-1", member_id=_MEMBER_ID, peer_urls=[url], client_urls=[url], binary_version=f"v{VERSION}"
+            name=MEMBER_NAME, member_id=MEMBER_ID, peer_urls=[url], client_urls=[url], binary_version=f"v{VERSION}"
         )
         return pdpb_pb2.GetMembersResponse(header=self._header(), members=[member], leader=member, etcd_leader=member)
 

@@ -77,6 +77,10 @@ class Server:
         generic = grpc.method_handlers_generic_handler(service.full_name, handlers)
         self._server.add_generic_rpc_handlers((generic,))
 
+    def add_handler(self, handler: grpc.GenericRpcHandler) -> None:
+        """Serve the methods that ``handler`` knows and no service before it."""
+        self._server.add_generic_rpc_handlers((handler,))
+
     def start(self, port: int, patience_seconds: float = 0) -> str:
         """Serve on ``port``, or with 0 on a free one; return the address. A port that is taken is waited for."""
         until = SYSTEM_CLOCK.monotonic() + patience_seconds

@@ -16,28 +16,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tidemill._pb import cdcpb_pb2, pdpb_pb2, tikvpb_pb2
+from tidemill._pb import cdcpb_pb2, tikvpb_pb2
 from tidemill.clock import SYSTEM_CLOCK, Clock
-from tidemill.errors import UsageError
+from tidemill.errors import CorruptDataError, DataDirError, UsageError
 from tidemill.log import get_logger
 from tidemill.model.change import Op
 from tidemill.model.ts import MAX_TS, Ts
 from tidemill.store import load as loading
 from tidemill.store.cdc_service import CdcService
+from tidemill.store.chaos import Chaos
 from tidemill.store.cluster import Cluster
 from tidemill.store.engine import Engine
+from tidemill.store.faults import PREFIX, Faults
 from tidemill.store.gc import INTERVAL_SECONDS, Sweeper
-from tidemill.store.gc_service import GcService
+from tidemill.store.health import HEALTH
 from tidemill.store.history import read_history
 from tidemill.store.kv_service import KvService
 from tidemill.store.later import Later
 from tidemill.store.load import Replay
 from tidemill.store.mvcc import physical_key
-from tidemill.store.pd_service import PdService
+from tidemill.store.pd import Pd
 from tidemill.store.raw_service import RawService
 from tidemill.store.regions import Region
 from tidemill.store.rpc import Server
-from tidemill.store.stores import ELECTION_SECONDS, PORT_SECONDS, Stores
+from tidemill.store.stores import ELECTION_SECONDS, Stores
 from tidemill.store.transactions import Mutation
 from tidemill.store.txn_service import TxnService
 
@@ -72,15 +74,21 @@ class EmbeddedUpstream:
         self._ticker = threading.Thread(target=self._tick, name="resolved-ts", daemon=True)
         self._refresh_seconds = clock_refresh_seconds
         self._refresher = threading.Thread(target=self._refresh_clocks, name="raw-clocks", daemon=True)
-        self._pd_server: Server | None = None
         self._is_stopped = False
         self.pd_address = ""
+        self._chaos: Chaos | None = None
         try:
             self.cluster = Cluster(self._engine, clock, stores, api_version)
             self._stores = Stores(self.cluster, self._later, self._make_store)
+            self._pd = Pd(self.cluster, folder, is_temporary=is_temporary)
             self._sweeper = Sweeper(self.cluster.garbage, gc_interval_seconds)
-        except BaseException:
+        except BaseException as error:
             self._engine.close()
+            if isinstance(error, CorruptDataError):
+                raise DataDirError(
+                    f"cannot open the upstream's data in {folder}: {error}. "
+                    "It is damaged: start from a copy of it, or choose another --data-dir."
+                ) from error
             raise
 
     @classmethod
@@ -97,12 +105,14 @@ class EmbeddedUpstream:
         api_version: int = 1,
         gc_interval_seconds: float = INTERVAL_SECONDS,
         clock_refresh_seconds: float = 0.5,
+        chaos: int | None = None,
     ) -> "EmbeddedUpstream":
         """Start a cluster in ``data_dir``, or in a temporary folder that goes when it stops.
 
         ``load`` brings in a history: at once, or with ``replay`` live at so many times its own
         pace (0: as fast as it goes), except for what its ``bootstrap_ts`` covers. The stores' own
         clocks, which stamp raw writes of API V2, hear from the TSO every ``clock_refresh_seconds``.
+        ``chaos`` is a seed: the cluster then changes by itself all the time.
         """
         if not 1 <= stores <= 64:
             raise UsageError(f"cannot start {stores} stores: choose 1 to 64")
@@ -137,6 +147,9 @@ class EmbeddedUpstream:
                     upstream.cluster.tso.pass_by(history.bootstrap_ts)
                     upstream._replay = Replay(upstream.cluster, history, replay, clock)
             upstream._serve()
+            if chaos is not None:
+                upstream._chaos = Chaos(upstream, chaos)
+                upstream._chaos.start()
         except BaseException:
             if upstream is not None:
                 upstream.stop()
@@ -159,6 +172,8 @@ class EmbeddedUpstream:
             return
         self._is_stopped = True
         self._stopping.set()
+        if self._chaos is not None:
+            self._chaos.stop()
         self._later.close()
         if self._replay is not None:
             self._replay.stop()
@@ -169,8 +184,7 @@ class EmbeddedUpstream:
         self.cluster.tso.close()
         self.drop_streams("server is stopping")
         self._stores.close()
-        if self._pd_server is not None:
-            self._pd_server.stop()
+        self._pd.stop()
         self.cluster.raw.close()
         self._engine.close()
         if self._is_temporary:
@@ -286,14 +300,14 @@ class EmbeddedUpstream:
         with self._pd_lock:
             if not self.cluster.is_pd_away:
                 self.cluster.is_pd_away = True
-                self._set_pd_away(True)
+                self._pd.set_away(True)
         if seconds is not None:
             self._later.call(seconds, "PD coming back", self.pd_back)
 
     def pd_back(self) -> None:
         with self._pd_lock:
             if self.cluster.is_pd_away:
-                self._set_pd_away(False)
+                self._pd.set_away(False)
                 self.cluster.is_pd_away = False
 
     def delay_apply(self, seconds: float) -> None:
@@ -318,29 +332,19 @@ class EmbeddedUpstream:
                 self.cluster.raw.refresh()
             self._refresher.start()
         self._stores.start_all()
-        self._serve_pd(self._pd_port)
+        faults = Faults(self)
+        for method in ("GET", "POST"):
+            self._pd.paths.add(method, PREFIX, faults.answer)
+        self.pd_address = self._pd.start(self._pd_port)
         self._ticker.start()
         self._sweeper.start()
         if self._replay is not None:
             self._replay.start()
         log.info("upstream serving", pd=self.pd_address, stores=len(self.cluster.stores))
 
-    def _serve_pd(self, port: int, patience_seconds: float = 0) -> None:
-        service = PdService(self.cluster)
-        server = Server("pd")
-        server.add(pdpb_pb2.DESCRIPTOR.services_by_name["PD"], service, GcService(self.cluster))
-        self._pd_server = server
-        self.pd_address = service.address = server.start(port, patience_seconds)
-
-    def _set_pd_away(self, is_away: bool) -> None:
-        if is_away and self._pd_server is not None:
-            self._pd_server.kill()
-            self._pd_server.stop()
-        elif not is_away:
-            self._serve_pd(int(self.pd_address.rsplit(":", 1)[1]), PORT_SECONDS)
-
     def _make_store(self, store_id: int) -> Server:
         server = Server(f"store-{store_id}")
+        server.add_handler(HEALTH)
         kv, cdc = KvService(self.cluster, store_id), CdcService(self.cluster, store_id)
         raw, txn = RawService(self.cluster, store_id), TxnService(self.cluster, store_id)
         server.add(tikvpb_pb2.DESCRIPTOR.services_by_name["Tikv"], kv, txn, raw, answered_in_bytes={"KvScan"})
