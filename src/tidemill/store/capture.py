@@ -3,10 +3,12 @@
     transactions ──► on_rows ───────┐
     splits, leaders ──► fail_region ┼─► each subscription of the region ──► its stream
     ticker ──► publish_resolved ────┘
+    raw writes ──► on_raw ──────────► those that follow RawKV
 
 A resolved-ts is the TSO's present, held down by the locks of the subscribed range: a transaction
 takes its commit-ts after its locks are in place, so whatever may still commit at or below the
-present has a lock here. Everything in this module runs under the cluster's mutex, but for the
+present has a lock here. What follows RawKV is told of raw writes alone, and its resolved-ts comes from
+``raw``, which stamps them. Everything in this module runs under the cluster's mutex, but for the
 scans: those read a snapshot taken at registration, at their own pace.
 """
 
@@ -18,7 +20,7 @@ from tidemill._pb import cdcpb_pb2, errorpb_pb2
 from tidemill.errors import CorruptDataError, TidemillError
 from tidemill.log import get_logger
 from tidemill.model.ts import MAX_TS
-from tidemill.store import blocks
+from tidemill.store import blocks, raw_blocks
 from tidemill.store.engine import Family, Snapshot
 from tidemill.store.feed import (
     INITIALIZED_ROW,
@@ -69,6 +71,11 @@ class Capture:
         """Start pushing live changes from this moment on, and scan what the snapshot of this moment holds."""
         key = (id(subscription.stream), subscription.request_id)
         self._by_region[subscription.region_id][key] = subscription
+        if subscription.is_raw:
+            region = self._regions.get(subscription.region_id)
+            assert region is not None
+            subscription.stream.schedule(lambda: _scan_raw(subscription, snapshot, region))
+            return
         start, end = subscription.start, subscription.end
         locks = [(key, lock) for key, lock in self._locks.within(start, end) if lock.writes_data]
         subscription.stream.schedule(lambda: _scan(subscription, snapshot, locks))
@@ -93,16 +100,29 @@ class Capture:
     def on_rows(self, region_id: int, rows: Sequence[LiveRow]) -> None:
         """Tell every subscription of the region; rows are of one write and go out as one event."""
         for subscription in list(self._by_region.get(region_id, {}).values()):
+            if subscription.is_raw:
+                continue
             wanted = [r.wire for r in rows if subscription.wants(r.key) and subscription.wants_source(r.txn_source)]
-            if not wanted:
+            if wanted:
+                self._push(subscription, wanted)
+
+    def on_raw(self, region_id: int, index: int, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Raw writes of one request, as keys and encoded rows; ``index`` is the request's place in the log."""
+        for subscription in list(self._by_region.get(region_id, {}).values()):
+            if not subscription.is_raw:
                 continue
-            if subscription.stream.is_congested:
-                congested = cdcpb_pb2.Congested(region_id=region_id)
-                self._close(subscription, cdcpb_pb2.Error(congested=congested))
-                log.warning("slow client dropped from a region", region=region_id, request=subscription.request_id)
-                continue
-            event = entries_event(region_id, subscription.request_id, *wanted)
-            subscription.stream.push(subscription, event)
+            wanted = [wire for key, wire in rows if subscription.wants(key)]
+            if wanted:
+                self._push(subscription, wanted, index)
+
+    def _push(self, subscription: Subscription, rows: Sequence[bytes], index: int = 0) -> None:
+        region_id, request_id = subscription.region_id, subscription.request_id
+        if subscription.stream.is_congested:
+            congested = cdcpb_pb2.Congested(region_id=region_id)
+            self._close(subscription, cdcpb_pb2.Error(congested=congested))
+            log.warning("slow client dropped from a region", region=region_id, request=request_id)
+            return
+        subscription.stream.push(subscription, entries_event(region_id, request_id, *rows, index=index))
 
     def fail_region(self, region_id: int, error: cdcpb_pb2.Error) -> None:
         """The region is no longer what its subscribers registered for."""
@@ -128,7 +148,7 @@ class Capture:
         """The same for one key: what those were promised who want it. Promises of a region's other keys may
         be higher, and those of merged regions are."""
         subscriptions = self._by_region.get(region_id, {}).values()
-        return max((s.resolved_ts for s in subscriptions if s.wants(key)), default=0)
+        return max((s.resolved_ts for s in subscriptions if not s.is_raw and s.wants(key)), default=0)
 
     def inherit_promise(self, parent_id: int, children: Iterable[int]) -> None:
         promised = self.promised(parent_id)
@@ -141,14 +161,22 @@ class Capture:
         self._held.discard(source_id)
         self._by_region.pop(source_id, None)
 
-    def publish_resolved(self, present: int) -> None:
-        """Send every initialized subscription how far its range is resolved; ``present`` is the TSO's."""
+    def publish_resolved(self, present: int, promise_raw: Callable[[Subscription], int]) -> None:
+        """Send every initialized subscription how far its range is resolved; ``present`` is the TSO's.
+
+        ``promise_raw`` says how far it is for one that follows RawKV, and keeps to that afterwards.
+        """
         by_stream: dict[FeedStream, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
         for region_id, subscriptions in self._by_region.items():
             if region_id in self._held:
                 continue
             for subscription in subscriptions.values():
                 if not subscription.is_initialized:
+                    continue
+                if subscription.is_raw:
+                    subscription.resolved_ts = max(subscription.resolved_ts, promise_raw(subscription))
+                    raw_entry = (subscription.resolved_ts, region_id)
+                    by_stream[subscription.stream][subscription.request_id].append(raw_entry)
                     continue
                 resolved = max(subscription.resolved_ts, min(present, self._pending(subscription)))
                 subscription.resolved_ts = resolved
@@ -210,6 +238,23 @@ def _scan(subscription: Subscription, snapshot: Snapshot, locks: Sequence[tuple[
         # The client would wait forever for the end of this scan.
         log.error("incremental scan failed", region=region, error=error)
         stream.close(failure=f"incremental scan of region {region} failed: {error}")
+
+
+def _scan_raw(subscription: Subscription, snapshot: Snapshot, region: Region) -> None:
+    """Send the newest version of every raw key of the region, as far as above the checkpoint, then INITIALIZED.
+
+    Of the whole region, as TiKV does it: clients know to drop what they have not asked for.
+    """
+    stream, request = subscription.stream, subscription.request_id
+    try:
+        for rows in raw_blocks.changes(snapshot, region.start, region.end, subscription.checkpoint_ts):
+            for run in rows.cut(MESSAGE_BYTES):
+                if not stream.push_scan(subscription, entries_event(region.id, request, run)):
+                    return
+        stream.push_initialized(subscription, entries_event(region.id, request, INITIALIZED_ROW))
+    except TidemillError as error:
+        log.error("incremental scan failed", region=region.id, error=error)
+        stream.close(failure=f"incremental scan of region {region.id} failed: {error}")
 
 
 def _scan_committed(subscription: Subscription, snapshot: Snapshot, start: bytes, end: bytes) -> bool:

@@ -20,7 +20,7 @@ from tidemill.model.ts import MAX_TS, Ts
 from tidemill.store import regions as region_arithmetic
 from tidemill.store.capture import Capture
 from tidemill.store.engine import Engine, Family
-from tidemill.store.feed import FeedStream
+from tidemill.store.feed import FeedStream, Throttle
 from tidemill.store.gc import Collected, Collector
 from tidemill.store.inflight import InFlight
 from tidemill.store.mvcc import LockTable, Version
@@ -78,11 +78,14 @@ class Cluster:
         )
         self.reads = Reads(engine, self.mutex, self.locks, self.in_flight)
         self.safepoints = Safepoints(engine, clock)
-        self.garbage = Collector(engine, self.mutex, self.safepoints, self.locks, self.in_flight, self.tso)
         self.streams: set[FeedStream] = set()
+        self.scan_throttle = Throttle(clock)
         self.is_pd_away = False  # then stores get no timestamps
         self.raw = RawStore(
             engine, clock, self._ask_tso, self.regions, self.capture, self.stores, self.in_flight, api_version
+        )
+        self.garbage = Collector(
+            engine, self.mutex, self.safepoints, self.locks, self.in_flight, self.tso, self.raw.collect
         )
 
     # Reading
@@ -240,7 +243,8 @@ class Cluster:
                 return self.tso.last  # without a ts from PD there is nothing to promise
             present = self.tso.advance()
             self.in_flight.observe(present)
-            self.capture.publish_resolved(present)
+            self.raw.clocks.refresh(present)
+            self.capture.publish_resolved(present, self.raw.promise)
             return present
 
     def attach(self, stream: FeedStream) -> None:

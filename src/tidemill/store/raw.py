@@ -17,11 +17,13 @@ from itertools import islice
 
 from tidemill.clock import Clock
 from tidemill.errors import CorruptDataError, UpstreamError
+from tidemill.store import raw_blocks
 from tidemill.store.capture import Capture
 from tidemill.store.engine import Engine, Family, Item
+from tidemill.store.feed import Subscription
 from tidemill.store.hlc import RegionClocks
-from tidemill.store.inflight import Latch
-from tidemill.store.mvcc import physical_key, version_key
+from tidemill.store.inflight import InFlight, Latch
+from tidemill.store.mvcc import encode_varint, physical_key, version_key
 from tidemill.store.regions import Region, RegionMap
 from tidemill.upstream.keys import decode_bytes
 
@@ -93,6 +95,7 @@ class RawStore:
         regions: RegionMap,
         capture: Capture,
         store_ids: Iterable[int],
+        in_flight: InFlight,
         api_version: int,
     ) -> None:
         """``ask_tso`` gives PD's present, or None while PD is away."""
@@ -101,6 +104,7 @@ class RawStore:
         self._ask_tso = ask_tso
         self._regions = regions
         self._capture = capture
+        self._in_flight = in_flight
         self.is_v2 = api_version == 2
         self.clocks = RegionClocks(engine, store_ids)
         self._past: OrderedDict[tuple[int, int], Region] = OrderedDict()
@@ -189,6 +193,11 @@ class RawStore:
             batch.put(Family.RAW, version_key(key, ts), change.encode())
         self._engine.write(batch)
         self.clocks.applied(region, ts)
+        self._index += 1
+        if self._capture.is_observed(region.id):
+            stamp = encode_varint(ts)
+            rows = [(key, _row(key, change, stamp)) for key, change in changes.items()]
+            self._capture.on_raw(region.id, self._index, rows)
 
     def delete_range(self, family: Family, start: bytes, end: bytes) -> None:
         """Remove every version of a physical range, at once and without a word to the change stream."""
@@ -200,6 +209,33 @@ class RawStore:
             for key, _ in self._engine.items(family, start):
                 batch.delete(family, key)
         self._engine.write(batch)
+
+    def collect(self, before_ts: int) -> int:
+        """Remove versions below ``before_ts`` that no reader can see; return how many. Any thread may call it.
+
+        The newest version of a key stays as long as it is neither deleted nor expired.
+        """
+        removed = 0
+        if self.is_v2:
+            snapshot = self._engine.snapshot([Family.RAW])
+            for stored in raw_blocks.dead(snapshot, before_ts, self._now()):
+                batch = self._engine.batch()
+                for key in stored:
+                    batch.delete(Family.RAW, key)
+                self._engine.write(batch)
+                removed += len(stored)
+        return removed
+
+    # Resolved-ts
+
+    def promise(self, subscription: Subscription) -> int:
+        """How far the subscription's range is resolved. No raw write there will be stamped at or below it."""
+        region = self._regions.get(subscription.region_id)
+        assert region is not None
+        pending = [ts for key, ts in self._in_flight.raw_writes() if subscription.wants(key)]
+        resolved = min([self.clocks.clock(region.leader_store).last, *pending])
+        self.clocks.observe(region.id, resolved)
+        return resolved
 
     # What happens to regions and stores
 
@@ -261,3 +297,15 @@ def _last_of_each(versions: Iterable[Item]) -> Iterator[Item]:
         pending = item
     if pending is not None:
         yield pending
+
+
+def _row(key: bytes, change: RawValue, stamp: bytes) -> bytes:
+    """A COMMITTED row as an element of ``Entries``; framed by hand, since every write pays for it."""
+    parts = [b"\x08", stamp, b"\x10", stamp, b"\x18\x04\x20\x02" if change.is_delete else b"\x18\x04\x20\x01"]
+    parts += (b"\x2a", encode_varint(len(key)), key)
+    if change.value:
+        parts += (b"\x32", encode_varint(len(change.value)), change.value)
+    if change.expire_ts:
+        parts += (b"\x40", encode_varint(change.expire_ts))
+    body = b"".join(parts)
+    return b"\x0a" + encode_varint(len(body)) + body
