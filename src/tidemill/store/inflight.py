@@ -27,8 +27,19 @@ class InFlight:
         self._latched: set[bytes] = set()
         self._locks: dict[bytes, Lock] = {}
         self._raw: dict[bytes, int] = {}
-        self.delay_seconds = 0.0
+        self._delay_seconds = 0.0
         self.max_ts = 0
+
+    @property
+    def delay_seconds(self) -> float:
+        """From deciding to applying. A change counts for what is on its way already, too."""
+        return self._delay_seconds
+
+    @delay_seconds.setter
+    def delay_seconds(self, seconds: float) -> None:
+        with self._changed:
+            self._delay_seconds = seconds
+            self._changed.notify_all()
 
     def observe(self, ts: int) -> None:
         """Somebody reads at ``ts``, or was promised that nothing more commits at or below it."""
@@ -61,6 +72,10 @@ class InFlight:
             self._latched -= wanted
             self._changed.notify_all()
 
+    def is_latched(self, key: bytes) -> bool:
+        """Whether a command is on the plain key."""
+        return key in self._latched
+
     def wait_idle(self, start: bytes, end: bytes) -> None:
         """Until no command is on a plain key of ``[start, end)``; an empty ``end`` means no end."""
         while any(start <= key and (not end or key < end) for key in self._latched):
@@ -74,8 +89,8 @@ class InFlight:
         self._locks.update(locks)
         self._raw.update(raw)
         try:
-            until = self._clock.monotonic() + self.delay_seconds
-            while (left := until - self._clock.monotonic()) > 0:
+            began = self._clock.monotonic()
+            while (left := began + self.delay_seconds - self._clock.monotonic()) > 0:
                 self._changed.wait(left)
             if recheck is not None:
                 recheck()
