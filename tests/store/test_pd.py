@@ -1,4 +1,4 @@
-"""PD over real gRPC: timestamps, regions, stores, safepoints, and who is refused."""
+"""PD over real gRPC: timestamps, regions, stores, and who is refused."""
 
 import grpc
 import pytest
@@ -7,8 +7,6 @@ from tests.store.stub import DEADLINE_SECONDS, client_of
 from tidemill._pb import pdpb_pb2
 from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.upstream.keys import encode_bytes
-
-NEVER = (1 << 63) - 1
 
 
 def tso(client, *counts):
@@ -189,68 +187,3 @@ def test_ids_are_given_once(client):
     second = client.pd.AllocID(pdpb_pb2.AllocIDRequest(header=client.header, count=1))
     assert (first.count, second.count) == (10, 1)
     assert second.id == first.id + 1
-
-
-# Safepoints
-
-
-def safepoint(client, service, ts, ttl):
-    request = pdpb_pb2.UpdateServiceGCSafePointRequest(header=client.header, service_id=service, safe_point=ts, TTL=ttl)
-    answer = client.pd.UpdateServiceGCSafePoint(request)
-    return answer.service_id, answer.min_safe_point
-
-
-def test_the_lowest_live_service_is_reported(upstream, client):
-    assert safepoint(client, b"cdc", 100, 60) == (b"gc_worker", 0)
-    assert safepoint(client, b"gc_worker", 90, NEVER) == (b"gc_worker", 90)
-    assert safepoint(client, b"br", 95, 60) == (b"gc_worker", 90)
-    assert safepoint(client, b"gc_worker", 200, NEVER) == (b"br", 95)
-
-
-def test_a_request_below_the_minimum_is_not_stored_and_only_the_answer_tells(upstream, client):
-    upstream.set_gc_safepoint(100)
-    assert safepoint(client, b"cdc", 99, 60) == (b"gc_worker", 100)
-    assert safepoint(client, b"cdc", 100, 60)[1] == 100
-    upstream.set_gc_safepoint(200)
-    assert safepoint(client, b"other", 150, 60) == (b"cdc", 100)  # and so cdc holds the rest back
-
-
-def test_a_service_leaves_with_a_ttl_of_zero(upstream, client):
-    safepoint(client, b"cdc", 50, 60)
-    safepoint(client, b"gc_worker", 80, NEVER)
-    assert safepoint(client, b"cdc", 0, 0) == (b"gc_worker", 80)
-
-
-def test_gc_worker_cannot_be_given_a_time_to_live(client):
-    with pytest.raises(grpc.RpcError):
-        safepoint(client, b"gc_worker", 50, 60)
-
-
-def test_the_gc_safepoint_only_moves_forward(client):
-    def update(ts):
-        request = pdpb_pb2.UpdateGCSafePointRequest(header=client.header, safe_point=ts)
-        return client.pd.UpdateGCSafePoint(request).new_safe_point
-
-    assert [update(10), update(5), update(20)] == [10, 10, 20]
-    assert client.pd.GetGCSafePoint(pdpb_pb2.GetGCSafePointRequest(header=client.header)).safe_point == 20
-
-
-def test_safepoints_survive_a_restart_and_expire_by_the_clock(tmp_path):
-    class HandClock:
-        seconds = 1_000_000.0
-
-        def now(self):
-            return self.seconds
-
-        def monotonic(self):
-            return self.seconds
-
-    clock = HandClock()
-    with EmbeddedUpstream.start(data_dir=tmp_path / "d", clock=clock) as first, client_of(first) as client:
-        safepoint(client, b"cdc", 70, 60)
-        safepoint(client, b"gc_worker", 90, NEVER)
-    with EmbeddedUpstream.start(data_dir=tmp_path / "d", clock=clock) as second, client_of(second) as client:
-        clock.seconds += 60
-        assert safepoint(client, b"br", 90, 600) == (b"cdc", 70)
-        clock.seconds += 1
-        assert safepoint(client, b"br", 90, 600)[1] == 90

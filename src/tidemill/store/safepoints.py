@@ -156,7 +156,7 @@ class Safepoints:
     # The newer form
 
     def state(self) -> GcState:
-        live = sorted(self._live(), key=lambda b: b.service)
+        live = sorted(self._live(), key=_order)
         return GcState(
             self._txn,
             min(self._announced, self._txn),
@@ -234,7 +234,7 @@ class Safepoints:
         return _lowest(self._live())
 
     def listing(self) -> Listing:
-        services = sorted((self._worker, *self._live()), key=lambda b: b.service)
+        services = sorted((self._worker, *self._live()), key=_order)
         return Listing(tuple(services), self.minimum().ts, self._announced)
 
     def _live(self) -> list[Barrier]:
@@ -275,6 +275,10 @@ class Safepoints:
 
 def _key(barrier: Barrier) -> bytes:
     return (_GLOBAL if barrier.is_global else _SERVICE) + barrier.service
+
+
+def _order(barrier: Barrier) -> tuple[bytes, bool]:
+    return barrier.service, barrier.is_global
 
 
 def _lowest(barriers: Iterable[Barrier]) -> Barrier | None:
