@@ -24,6 +24,7 @@ class Coverage:
         self.frontier = Frontier(span, start_ts)
         self._lock = RangeLock()
         self._registrations: dict[bytes, Registration] = {}  # by the start of their part
+        self._initialized: set[Registration] = set()
         self._blocked: list[Span] = []
 
     def __len__(self) -> int:
@@ -38,6 +39,15 @@ class Coverage:
     @property
     def registrations(self) -> tuple[Registration, ...]:
         return tuple(self._registrations.values())
+
+    @property
+    def initialized(self) -> int:
+        """The number of registrations whose incremental scan has ended."""
+        return len(self._initialized)
+
+    def initialize(self, registration: Registration) -> None:
+        """Its incremental scan has ended; from now on its resolved-ts moves."""
+        self._initialized.add(registration)
 
     def claim(self, region: Region) -> Registration | Stale | Wait:
         """Follow all of the region that lies in the span, also where only a part of it was lost.
@@ -64,6 +74,7 @@ class Coverage:
         """A registration has ended, and its part is the caller's; so is what is returned: it waited for it."""
         self._lock.unlock(registration.part, registration.region.id)
         del self._registrations[registration.part.start]
+        self._initialized.discard(registration)
         waiting, self._blocked = self._blocked, []
         return waiting
 
@@ -71,3 +82,12 @@ class Coverage:
         """Who follows a key of the span."""
         part = self._lock.held(key)
         return self._registrations[part.start] if part is not None else None
+
+    def behind(self, ts: int) -> list[tuple[Registration, Ts]]:
+        """The initialized registrations that have not reached ``ts``, and the lowest that their keys have reached."""
+        lowest: dict[Registration, Ts] = {}
+        for span, reached in self.frontier.behind(ts):
+            holder = self.holder(span.start)
+            if holder is not None and holder in self._initialized:
+                lowest[holder] = min(reached, lowest.get(holder, reached))
+        return list(lowest.items())

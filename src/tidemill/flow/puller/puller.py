@@ -9,7 +9,7 @@ registered from the lowest of them. So nothing is missed; what lies above is del
 equal changes are dropped by whoever sorts them. Runs in the capture, on one event loop.
 
 A transaction that was abandoned leaves a lock, and its region's resolved-ts, and so the span's
-frontier, stand still before it: ``stats().slowest`` names the region. Nobody resolves such locks here.
+frontier, stand still before it: ``stats().slowest`` names the region, and ``stalls`` resolves the lock.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from tidemill.errors import InvariantError, RegionUnavailableError, UpstreamUnav
 from tidemill.flow.puller.backoff import Backoff, joined
 from tidemill.flow.puller.coverage import Coverage
 from tidemill.flow.puller.rangelock import Stale, Wait
+from tidemill.flow.puller.stalls import LockResolving, Unblocker
 from tidemill.log import get_logger
 from tidemill.model.span import Span
 from tidemill.model.ts import Ts
@@ -34,6 +35,7 @@ from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.tasks import raise_first
 from tidemill.upstream.topology import Region
 
+DEFAULT_LOCK_RESOLVING = LockResolving()
 MAX_LOOKUPS = 16  # subscriptions that ask PD for their regions at the same time
 
 log = get_logger("puller")
@@ -70,6 +72,7 @@ class PullerStats:
     inbox_bytes: int  # received and not yet taken by the receiver; bounded per store
     waiting_changes: int  # prewritten, not yet committed
     slowest: SlowestRegion | None
+    resolved_transactions: int  # abandoned, whose locks were resolved
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +81,6 @@ class _Subscription:
     coverage: Coverage
     backoff: Backoff
     resolved_ts: Ts  # as last told to the receiver
-    initialized: set[Registration] = field(default_factory=set)
     due: list[Span] = field(default_factory=list)  # to be looked up
     is_looked_up: bool = False
 
@@ -91,12 +93,21 @@ class _Subscription:
 class Puller:
     """For one event loop. ``subscribe`` and ``unsubscribe`` may be called at any time from it."""
 
-    def __init__(self, pd: PdClient, receiver: ChangeReceiver, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        pd: PdClient,
+        receiver: ChangeReceiver,
+        *,
+        locks: LockResolving | None = DEFAULT_LOCK_RESOLVING,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """``locks`` says when abandoned ones are resolved; None: never."""
         self._receiver = receiver
         self._clock = clock
         self._random = Random()
         self._regions = RegionCache(pd, clock=clock)
         self._feed = FeedClient(self._regions, self, clock=clock)
+        self._unblocker = Unblocker(pd, self._regions, locks, clock=clock) if locks is not None else None
         self._subscriptions: dict[int, _Subscription] = {}
         self._by_request: dict[int, _Subscription] = {}
         self._next_request = 1
@@ -110,6 +121,8 @@ class Puller:
                 tasks.create_task(self._feed.run())
                 await asyncio.sleep(0)  # lets it begin: regions are registered only with a running client
                 self._tasks = tasks
+                if self._unblocker is not None:
+                    tasks.create_task(self._unblocker.run(lambda: [s.coverage for s in self._subscriptions.values()]))
                 for subscription in self._subscriptions.values():
                     self._start_lookup(subscription)
         except BaseExceptionGroup as group:
@@ -142,12 +155,13 @@ class Puller:
         return PullerStats(
             subscriptions=len(subscriptions),
             regions=sum(len(s.coverage) for s in subscriptions),
-            initialized_regions=sum(len(s.initialized) for s in subscriptions),
+            initialized_regions=sum(s.coverage.initialized for s in subscriptions),
             changes=self._feed.stats.changes,
             received_bytes=self._feed.stats.bytes,
             inbox_bytes=self._feed.inbox_bytes,
             waiting_changes=self._feed.waiting_changes,
             slowest=_slowest_region(slowest) if slowest is not None else None,
+            resolved_transactions=self._unblocker.resolved_transactions if self._unblocker is not None else 0,
         )
 
     # What the change stream's client reports: Puller is its FeedListener.
@@ -160,7 +174,7 @@ class Puller:
     def initialized(self, registration: Registration) -> None:
         known = self._by_request.get(registration.request_id)
         if known is not None:
-            known.initialized.add(registration)
+            known.coverage.initialize(registration)
             known.backoff.clear(registration.part)
 
     def resolved(self, progress: list[tuple[Registration, Ts]]) -> None:
@@ -182,7 +196,6 @@ class Puller:
             return
         log.debug("region lost", subscription=known.id, region=registration.region.id, reason=reason)
         waiting = known.coverage.release(registration)
-        known.initialized.discard(registration)
         self._retry(known, registration.part, at_least_seconds)
         if waiting:
             known.due += waiting
