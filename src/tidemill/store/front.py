@@ -29,9 +29,7 @@ _SPLICE_BUFFER_BYTES = 256 << 10  # unsent bytes after which a direction stops r
 _BACKLOG = 512
 _HTTP_THREADS = 8
 _LINGER_SECONDS = 1.0
-_TURN_SECONDS = (
-    30.0  # until the loop gets to what it is asked; it never waits, so it takes no time but on a busy machine
-)
+_TURN_SECONDS = 30.0  # until the loop gets to what it is asked: at once, but on a busy machine
 
 HttpHandler = Callable[[HttpRequest], HttpResponse]
 

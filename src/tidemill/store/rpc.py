@@ -77,6 +77,11 @@ class Server:
         generic = grpc.method_handlers_generic_handler(service.full_name, handlers)
         self._server.add_generic_rpc_handlers((generic,))
 
+    @property
+    def threads(self) -> ThreadPoolExecutor:
+        """On which calls are served; they end with the server."""
+        return self._pool
+
     def add_handler(self, handler: grpc.GenericRpcHandler) -> None:
         """Serve the methods that ``handler`` knows and no service before it."""
         self._server.add_generic_rpc_handlers((handler,))

@@ -23,6 +23,7 @@ from tidemill.log import get_logger
 from tidemill.model.change import Op
 from tidemill.model.ts import MAX_TS, Ts
 from tidemill.store import load as loading
+from tidemill.store.batch_service import BatchService
 from tidemill.store.cdc_service import CdcService
 from tidemill.store.chaos import Chaos
 from tidemill.store.cluster import Cluster
@@ -347,7 +348,9 @@ class EmbeddedUpstream:
         server.add_handler(HEALTH)
         kv, cdc = KvService(self.cluster, store_id), CdcService(self.cluster, store_id)
         raw, txn = RawService(self.cluster, store_id), TxnService(self.cluster, store_id)
-        server.add(tikvpb_pb2.DESCRIPTOR.services_by_name["Tikv"], kv, txn, raw, answered_in_bytes={"KvScan"})
+        batch = BatchService(self.cluster, server.threads, kv, txn, raw)
+        in_bytes = {"KvScan", "BatchCommands"}
+        server.add(tikvpb_pb2.DESCRIPTOR.services_by_name["Tikv"], kv, txn, raw, batch, answered_in_bytes=in_bytes)
         feeds = {"EventFeed", "EventFeedV2"}
         server.add(cdcpb_pb2.DESCRIPTOR.services_by_name["ChangeData"], cdc, answered_in_bytes=feeds)
         return server
