@@ -96,7 +96,7 @@ class Collector:
         locks: LockTable,
         in_flight: InFlight,
         tso: Tso,
-        collect_raw: Callable[[int], int] = lambda before_ts: 0,
+        collect_raw: Callable[[int], int],
     ) -> None:
         self._engine = engine
         self._mutex = mutex
