@@ -13,7 +13,7 @@ scans: those read a snapshot taken at registration, at their own pace.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidemill._pb import cdcpb_pb2, errorpb_pb2
@@ -57,7 +57,6 @@ class Capture:
         self._in_flight = in_flight
         self._by_region: dict[int, dict[tuple[int, int], Subscription]] = defaultdict(dict)
         self._held: set[int] = set()
-        self._promised: dict[int, int] = {}  # highest resolved-ts sent, by region
 
     # Registration
 
@@ -129,6 +128,11 @@ class Capture:
         for subscription in list(self._by_region.get(region_id, {}).values()):
             self._close(subscription, error)
 
+    def forget_region(self, region_id: int) -> None:
+        """There is no such region any more; its subscriptions have been failed."""
+        self._held.discard(region_id)
+        self._by_region.pop(region_id, None)
+
     # Resolved-ts
 
     def hold(self, region_id: int) -> None:
@@ -140,26 +144,10 @@ class Capture:
     def is_held(self, region_id: int) -> bool:
         return region_id in self._held
 
-    def promised(self, region_id: int) -> int:
-        """No change of this region may be committed at or below this any more."""
-        return self._promised.get(region_id, 0)
-
     def promised_on(self, region_id: int, key: bytes) -> int:
-        """The same for one key: what those were promised who want it. Promises of a region's other keys may
-        be higher, and those of merged regions are."""
+        """No change of this key may be committed at or below it any more: what those were promised who want it."""
         subscriptions = self._by_region.get(region_id, {}).values()
         return max((s.resolved_ts for s in subscriptions if not s.is_raw and s.wants(key)), default=0)
-
-    def inherit_promise(self, parent_id: int, children: Iterable[int]) -> None:
-        promised = self.promised(parent_id)
-        for child in children:
-            self._promised[child] = promised
-
-    def merge_promise(self, source_id: int, target_id: int) -> None:
-        """The source is gone; what was promised for either part holds for the whole."""
-        self._promised[target_id] = max(self._promised.pop(source_id, 0), self.promised(target_id))
-        self._held.discard(source_id)
-        self._by_region.pop(source_id, None)
 
     def publish_resolved(self, present: int, promise_raw: Callable[[Subscription], int]) -> None:
         """Send every initialized subscription how far its range is resolved; ``present`` is the TSO's.
@@ -180,7 +168,6 @@ class Capture:
                     continue
                 resolved = max(subscription.resolved_ts, min(present, self._pending(subscription)))
                 subscription.resolved_ts = resolved
-                self._promised[region_id] = max(self.promised(region_id), resolved)
                 by_stream[subscription.stream][subscription.request_id].append((resolved, region_id))
         for stream, by_request in by_stream.items():
             _send_resolved(stream, by_request)

@@ -49,6 +49,7 @@ class StoreState:
     id: int
     address: str = ""
     is_up: bool = True
+    deaths: int = 0  # what was asked of it before the last one is not done any more
 
 
 class Cluster:
@@ -124,7 +125,6 @@ class Cluster:
             region = self.region(region_id)
             children = region_arithmetic.split(region, physical_keys, self.allocate_id)
             self._store_regions([region], children)
-            self.capture.inherit_promise(region_id, [child.id for child in children])
             self.raw.on_split(region_id, [child.id for child in children])
             current = errorpb_pb2.EpochNotMatch(current_regions=[child.to_wire() for child in children])
             self.capture.fail_region(region_id, cdcpb_pb2.Error(epoch_not_match=current))
@@ -140,7 +140,7 @@ class Cluster:
                 # No list: what the region has become is not known yet where this is said.
                 unknown = errorpb_pb2.EpochNotMatch()
                 self.capture.fail_region(region_id, cdcpb_pb2.Error(epoch_not_match=unknown))
-            self.capture.merge_promise(source_id, target_id)
+            self.capture.forget_region(source_id)
             self.raw.on_merge(source_id, target_id)
             return merged
 
@@ -204,7 +204,9 @@ class Cluster:
     def set_down(self, store_id: int) -> None:
         """A store is gone. What it leads is led by nobody who answers."""
         with self.mutex:
-            self.store(store_id).is_up = False
+            state = self.store(store_id)
+            state.is_up = False
+            state.deaths += 1
 
     def elect(self) -> None:
         """Stores have noticed who is gone: regions with a dead leader and a live peer get a new one."""
