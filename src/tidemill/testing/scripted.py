@@ -82,6 +82,7 @@ class ScriptedUpstream:
         self.tso_counts: list[int] = []
         self.feed_methods = {"EventFeed", "EventFeedV2"}
         self.kv: dict[str, Callable[[bytes], Any]] = {}  # the store's unary methods: request bytes to message
+        self.pd: dict[str, Callable[[bytes], Any]] = {}  # PD's methods beyond the usual ones, likewise
         self.leader_urls: list[str] | None = None  # None: this PD leads
         self.pd_refusal: tuple[grpc.StatusCode, str] | None = None
         self.pd_error: pdpb_pb2.Error | None = None
@@ -174,6 +175,10 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
             return grpc.unary_unary_rpc_method_handler(
                 partial(self._kv, method), response_serializer=lambda answer: answer.SerializeToString()
             )
+        if service == "pdpb.PD" and method in self._upstream.pd:
+            return grpc.unary_unary_rpc_method_handler(
+                partial(self._more, method), response_serializer=lambda answer: answer.SerializeToString()
+            )
         if method in _REQUESTS:
             return grpc.unary_unary_rpc_method_handler(
                 partial(self._unary, method),
@@ -188,6 +193,10 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
         if upstream.pd_refusal is not None and method != "GetMembers":
             await context.abort(*upstream.pd_refusal)
         return upstream.answer(method, request)
+
+    async def _more(self, method: str, request: bytes, context: Any) -> Any:
+        self._upstream.calls.append(method)
+        return self._upstream.pd[method](request)
 
     async def _kv(self, method: str, request: bytes, context: Any) -> Any:
         return self._upstream.kv[method](request)

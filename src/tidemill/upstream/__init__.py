@@ -2,7 +2,7 @@
 
 pd         PD's leader: TSO, regions, stores, GC safepoints       keys      keys of TiDB and TiKV
 regions    the region cache and what each region error means      feed/     the change stream, in bulk
-snapshot   reads at a ts, across regions, through locks
+snapshot   reads at a ts, across regions, through locks           gc        a claim on the past
 """
 
 import os
