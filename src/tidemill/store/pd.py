@@ -40,11 +40,10 @@ class Pd:
 
     def start(self, port: int) -> str:
         """Listen on ``port``, or with 0 on a free one; return the address."""
-        front = Front(port)
+        self._front = front = Front(port)  # kept first: it is to be stopped even if the port is taken
         address = front.listen()
         for part in (self.paths, self._service, self._relay):
             part.address = address
-        self._front = front
         front.serve(self._server.start(0), self.paths)
         return address
 
