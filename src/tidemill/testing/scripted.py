@@ -72,8 +72,12 @@ class FeedStream:
 class ScriptedUpstream:
     """Serves while it is entered. Change its attributes at any time; the next answer follows them."""
 
-    def __init__(self, registered: Registered | None = None) -> None:
+    def __init__(
+        self, registered: Registered | None = None, *, credentials: grpc.ServerCredentials | None = None
+    ) -> None:
+        """With ``credentials`` it speaks TLS."""
         self.registered = registered  # called for every registration
+        self._credentials = credentials
         self.regions: list[pdpb_pb2.Region] = []
         self.stores = {1: metapb_pb2.Store(id=1, version="8.5.0")}
         self.requests: list[cdcpb_pb2.ChangeDataRequest] = []
@@ -93,7 +97,11 @@ class ScriptedUpstream:
     async def __aenter__(self) -> Self:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((_Handlers(self),))
-        self.pd_address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        if self._credentials is None:
+            port = server.add_insecure_port("127.0.0.1:0")
+        else:
+            port = server.add_secure_port("127.0.0.1:0", self._credentials)
+        self.pd_address = f"127.0.0.1:{port}"
         for store in self.stores.values():
             store.address = store.address or self.pd_address
         await server.start()
