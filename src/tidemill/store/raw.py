@@ -147,6 +147,19 @@ class RawStore:
         versions = read(Family.RAW, start, end)
         return self._visible(_last_of_each(versions) if backwards else _first_of_each(versions))
 
+    def scan_wire(self, start: bytes, end: bytes, limit: int, *, key_only: bool) -> bytes:
+        """What ``scan`` gives forwards, at most ``limit`` pairs, as a ``kvrpcpb.RawScanResponse``. API V2."""
+        if end and start >= end:
+            return b""
+        rows = raw_blocks.live(self._engine.items(Family.RAW, start, end), self._now(), limit, key_only=key_only)
+        return b"".join(part.data.tobytes() for part in rows)
+
+    def checksum(self, family: Family, start: bytes, end: bytes) -> raw_blocks.Checksum:
+        if end and start >= end:
+            return raw_blocks.Checksum()
+        pairs = self._engine.items(family, start, end)
+        return raw_blocks.checksum_versions(pairs, self._now()) if self.is_v2 else raw_blocks.checksum_pairs(pairs)
+
     def _visible(self, newest: Iterator[Item]) -> Iterator[Item]:
         now = self._now()
         for stored, data in newest:

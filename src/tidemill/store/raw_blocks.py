@@ -4,6 +4,7 @@ What a version costs in the interpreter is its two ``bytes`` objects from RocksD
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +16,18 @@ from tidemill.store.kernels import Bytes, Ints, Stamps
 
 BYTES_PER_BLOCK = 8 << 20
 _PAIRS_PER_STEP = 256  # after so many it is looked whether a block is full
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """As TiKV computes it: CRC-64/XZ of each key and its value, combined by xor, so in any order."""
+
+    value: int = 0
+    pairs: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: "Checksum") -> "Checksum":
+        return Checksum(self.value ^ other.value, self.pairs + other.pairs, self.bytes + other.bytes)
 
 
 def changes(snapshot: Snapshot, start: bytes, end: bytes, checkpoint_ts: int) -> Iterator[Rows]:
@@ -53,6 +66,23 @@ def dead(snapshot: Snapshot, before_ts: int, now: int) -> Iterator[list[bytes]]:
         found = block.dead(len(block), before_ts, now)
         if found:
             yield found
+
+
+def checksum_versions(source: Iterator[Item], now: int) -> Checksum:
+    """Of the keys and values that are there at ``now``."""
+    total = Checksum()
+    for block, begin in _blocks(source, RECORDS_PER_BLOCK):
+        total += block.checksum(begin, now)
+    return total
+
+
+def checksum_pairs(source: Iterator[Item]) -> Checksum:
+    """Of pairs that are kept as they are."""
+    total = Checksum()
+    while pairs := _take(source, RECORDS_PER_BLOCK):
+        value, size = raw_kernels.checksum_pairs(raw_kernels.CRC64_TABLE, *join(pairs))
+        total += Checksum(int(value), len(pairs) // 2, int(size))
+    return total
 
 
 def _take(source: Iterator[Item], count: int) -> Pairs:
@@ -108,6 +138,13 @@ class _Block:
         if key_only:
             self._val_len[:] = 0
         return self._encode(chosen[: min(m, limit)], as_changes=False)
+
+    def checksum(self, begin: int, now: int) -> Checksum:
+        chosen: Ints = np.empty(len(self), np.int64)
+        m = raw_kernels.choose_live(self._same, self._flags, self._expire, begin, np.uint64(now), chosen)
+        columns = (self._data, self._po, chosen[:m], self._val_len)
+        value, size = raw_kernels.checksum_versions(raw_kernels.CRC64_TABLE, *columns)
+        return Checksum(int(value), int(m), int(size))
 
     def dead(self, count: int, before_ts: int, now: int) -> list[bytes]:
         chosen: Ints = np.empty(len(self), np.int64)

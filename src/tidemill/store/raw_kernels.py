@@ -14,6 +14,20 @@ from tidemill.store.kernels import _field_size, _put_key, _put_varint, _varint_s
 _HAS_EXPIRY, _IS_DELETE = 1, 2
 
 
+def _crc64_table():
+    """Of CRC-64/XZ, the polynomial of ECMA-182 reflected."""
+    table = np.empty(256, np.uint64)
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = value >> 1 ^ (0xC96C5795D7870F42 if value & 1 else 0)
+        table[byte] = value
+    return table
+
+
+CRC64_TABLE = _crc64_table()
+
+
 @njit(cache=True, nogil=True)
 def parse(data, po, same, ts, flags, expire, val_len):
     """Fill one entry per pair; return the index of the first unreadable one, or -1.
@@ -139,3 +153,38 @@ def encode(data, po, chosen, ts, flags, expire, val_len, as_changes, body, out):
             out[at] = 0x40
             at = _put_varint(out, at + 1, expire[i])
     return at
+
+
+@njit(cache=True, nogil=True)
+def _crc64(table, crc, data, begin, end):
+    for at in range(begin, end):
+        crc = table[(crc ^ np.uint64(data[at])) & np.uint64(0xFF)] ^ (crc >> np.uint64(8))
+    return crc
+
+
+@njit(cache=True, nogil=True)
+def checksum_versions(table, data, po, chosen, val_len):
+    """The checksums of each chosen key, decoded, with its value, all combined by xor; and how many bytes they are."""
+    total, size = np.uint64(0), 0
+    for r in range(len(chosen)):
+        i = chosen[r]
+        crc = ~np.uint64(0)
+        k0, k1 = po[2 * i], po[2 * i + 1] - 8
+        left = (k1 - k0) // 9 * 8 - (255 - np.int64(data[k1 - 1]))
+        size += left + val_len[i]
+        while k0 < k1:
+            crc = _crc64(table, crc, data, k0, k0 + min(left, 8))
+            left -= min(left, 8)
+            k0 += 9
+        crc = _crc64(table, crc, data, po[2 * i + 1], po[2 * i + 1] + val_len[i])
+        total ^= ~crc
+    return total, size
+
+
+@njit(cache=True, nogil=True)
+def checksum_pairs(table, data, po):
+    """The same for pairs that are kept as they are."""
+    total = np.uint64(0)
+    for i in range(len(po) // 2):
+        total ^= ~_crc64(table, ~np.uint64(0), data, po[2 * i], po[2 * i + 2])
+    return total, po[-1]

@@ -16,6 +16,7 @@ from tidemill.store.cluster import Cluster
 from tidemill.store.engine import Family
 from tidemill.store.guard import RegionGuard, RegionRefused, refuse
 from tidemill.store.raw import DELETED, V1_FAMILIES, ClockNotSyncedError, RawError, RawValue
+from tidemill.store.raw_blocks import Checksum
 from tidemill.store.regions import Region
 from tidemill.store.rpc import Context
 
@@ -63,7 +64,7 @@ class RawService:
         with _Reporting(response, response.kvs):
             family = self._check_ranges("raw_scan", request, [(request.start_key, request.end_key)])
             region = self._region_to_scan(request.context, context)
-            self._scan(response.kvs, family, region, request, request.start_key, request.end_key, request.limit)
+            self._scan(response, family, region, request, request.start_key, request.end_key, request.limit)
         return response
 
     def RawBatchScan(
@@ -77,7 +78,7 @@ class RawService:
             for at, (start, end) in enumerate(ranges):
                 if not end and at + 1 < len(ranges):
                     end = ranges[at + 1][0]  # an open range ends where the next begins
-                self._scan(response.kvs, family, region, request, start, end, request.each_limit)
+                self._scan(response, family, region, request, start, end, request.each_limit)
         return response
 
     def RawGetKeyTTL(
@@ -94,6 +95,20 @@ class RawService:
                 response.not_found = True
             else:
                 response.ttl = ttl
+        return response
+
+    def RawChecksum(self, request: kvrpcpb_pb2.RawChecksumRequest, context: Context) -> kvrpcpb_pb2.RawChecksumResponse:
+        response = kvrpcpb_pb2.RawChecksumResponse()
+        with _Reporting(response):
+            if request.algorithm != kvrpcpb_pb2.Crc64_Xor:
+                raise RawError(f"unknown checksum algorithm {request.algorithm}")
+            ranges = [(r.start_key, r.end_key) for r in request.ranges]
+            family = self._check_ranges("raw_checksum", request, ranges)
+            region = self._guard.check(request.context, context)
+            total = Checksum()
+            for start, end in ranges:
+                total += self._raw.checksum(family, *self._clamp(region, start, end))
+            response.checksum, response.total_kvs, response.total_bytes = total.value, total.pairs, total.bytes
         return response
 
     # Writes
@@ -259,14 +274,18 @@ class RawService:
 
     def _scan(self, to: Any, family: Family, region: Region, request: Any, start: bytes, end: bytes, n: int) -> None:
         """Add at most ``n`` pairs of the request's range, clamped to the region; backwards it begins at its end."""
-        if request.reverse:
-            start, end = end, start
+        bounds = self._clamp(region, end, start) if request.reverse else self._clamp(region, start, end)
+        if self._raw.is_v2 and not request.reverse:
+            to.MergeFromString(self._raw.scan_wire(*bounds, n, key_only=request.key_only))
+            return
+        for key, value in islice(self._raw.scan(family, *bounds, backwards=request.reverse), n):
+            to.kvs.add(key=key, value=b"" if request.key_only else value)
+
+    def _clamp(self, region: Region, start: bytes, end: bytes) -> tuple[bytes, bytes]:
+        """A range of keys as a physical range inside the region; an empty bound is the region's."""
         low = max(self._raw.physical(start), region.start) if start else region.start
         high = self._raw.physical(end) if end else region.end
-        if region.end and (not high or high > region.end):
-            high = region.end
-        for key, value in islice(self._raw.scan(family, low, high, backwards=request.reverse), n):
-            to.add(key=key, value=b"" if request.key_only else value)
+        return low, region.end if region.end and (not high or high > region.end) else high
 
 
 def _check_sizes(changes: dict[bytes, RawValue]) -> int:
