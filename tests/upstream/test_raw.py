@@ -250,6 +250,24 @@ def test_while_regions_split_merge_and_move_the_data_equals_a_model(upstream, se
     with_client(upstream, scenario)
 
 
+def test_the_checksum_of_a_range_does_not_depend_on_regions_or_order(upstream):
+    pairs = {b"k%02d" % n: b"%d" % n for n in range(50)}
+
+    async def scenario(client):
+        assert await client.checksum(b"") == Checksum()
+        await client.batch_put(pairs)
+        whole = await client.checksum(b"k")
+        split(upstream, b"k10", b"k30")
+        assert await client.checksum(b"k", b"l") == whole
+        left, right = await client.checksum(b"", b"k25"), await client.checksum(b"k25")
+        assert left.with_more(right) == right.with_more(left) == whole
+        assert (left.pairs, right.pairs, whole.pairs) == (25, 25, 50)
+        await client.put(b"k25", b"another")
+        assert (await client.checksum(b"")).crc64_xor != whole.crc64_xor
+
+    with_client(upstream, scenario)
+
+
 # Answers that no healthy store gives
 
 
@@ -337,7 +355,3 @@ def test_a_swap_whose_answer_is_lost_is_not_repeated():
 
     asyncio.run(run())
     assert asked == ["swap", "put", "put"]
-
-
-def test_checksums_of_parts_add_up():
-    assert Checksum(5, 1, 10).with_more(Checksum(6, 2, 20)) == Checksum(3, 3, 30)
