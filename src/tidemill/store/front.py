@@ -9,7 +9,9 @@ their own, one request of a connection at a time.
 """
 
 import asyncio
+import contextlib
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -201,6 +203,9 @@ class _Client(_Splice):
 
     def cut(self) -> None:
         """Both ends are gone at once; the client sees a reset."""
+        client = self.transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):  # it has closed already
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
         if self.other is not None:
             self.other.transport.abort()
