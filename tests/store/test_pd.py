@@ -145,6 +145,45 @@ def test_regions_are_found_by_key_id_and_range(upstream, client):
     assert list(batch.regions) == regions[:1]
 
 
+@pytest.mark.parametrize(
+    ("ranges", "reason"),
+    [
+        ([(b"c", b"a")], "start key > end key"),
+        ([(b"a", b"c"), (b"b", b"d")], "ranges overlapped"),
+        ([(b"a", b""), (b"b", b"d")], "ranges overlapped"),
+    ],
+)
+def test_ranges_that_cannot_be_asked_together_are_refused(client, ranges, reason):
+    wanted = [pdpb_pb2.KeyRange(start_key=start, end_key=end) for start, end in ranges]
+    answer = client.pd.BatchScanRegions(pdpb_pb2.BatchScanRegionsRequest(header=client.header, ranges=wanted))
+    assert answer.header.error.type == pdpb_pb2.UNKNOWN
+    assert reason in answer.header.error.message
+
+
+def test_ranges_of_one_region_count_once_and_the_limit_goes_over_all_of_them(upstream, client):
+    for key in (b"b", b"d", b"f"):
+        upstream.split(key)
+    regions = client.regions()
+    keys = [encode_bytes(key) for key in (b"b1", b"b2", b"b3", b"b4", b"e")]
+    ranges = [pdpb_pb2.KeyRange(start_key=a, end_key=b) for a, b in ((b"", keys[0]), keys[1:3], keys[3:5])]
+
+    def scan(limit):
+        request = pdpb_pb2.BatchScanRegionsRequest(
+            header=client.header, ranges=ranges, limit=limit, contain_all_key_range=True
+        )
+        return list(client.pd.BatchScanRegions(request).regions)
+
+    assert scan(0) == scan(-1) == scan(3) == regions[:3]
+    assert scan(2) == regions[:2]
+
+
+def test_scattering_is_done_at_once(client):
+    scattered = client.pd.ScatterRegion(pdpb_pb2.ScatterRegionRequest(header=client.header, regions_id=[4]))
+    assert scattered.finished_percentage == 100
+    operator = client.pd.GetOperator(pdpb_pb2.GetOperatorRequest(header=client.header, region_id=4))
+    assert (operator.region_id, operator.status) == (4, pdpb_pb2.SUCCESS)
+
+
 def test_what_is_not_there_is_absent_and_no_error(client):
     missing = client.pd.GetRegionByID(pdpb_pb2.GetRegionByIDRequest(header=client.header, region_id=999))
     assert not missing.HasField("region")
