@@ -62,6 +62,11 @@ def refused(**variant):
     return Answer(region_error=errorpb_pb2.Error(**variant))
 
 
+class Garbage:
+    def SerializeToString(self):
+        return b"\x0a\xff"
+
+
 DIES = RuntimeError("the store dies")
 GOOD = Answer(value=b"v")
 NOT_FOUND = refused(region_not_found=errorpb_pb2.RegionNotFound(region_id=1))
@@ -102,6 +107,21 @@ def test_in_the_end_we_give_up(turns, is_once, kind, asked):
 
     with_kv(store, scenario)
     assert asked in (None, len(store.asked))
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(refused(raft_entry_too_large=errorpb_pb2.RaftEntryTooLarge()), id="a refusal for good"),
+        pytest.param(Garbage(), id="bytes that are no answer"),
+    ],
+)
+def test_silence_is_not_forgotten_over_what_comes_later(later):
+    async def scenario(kv):
+        with pytest.raises(UnansweredError, match="KvGet had no answer, and then"):
+            await ask(kv)
+
+    with_kv(Store(DIES, later), scenario)
 
 
 def test_what_no_attempt_can_better_is_told_at_once():
@@ -200,10 +220,6 @@ def test_a_region_still_listed_on_a_tombstone_store_is_looked_up_until_it_has_mo
 
 
 def test_bytes_that_are_no_answer_are_named():
-    class Garbage:
-        def SerializeToString(self):
-            return b"\x0a\xff"
-
     async def scenario(kv):
         with pytest.raises(ProtocolViolationError, match="no GetResponse"):
             await ask(kv)

@@ -192,6 +192,12 @@ def test_keyspaces_do_not_see_each_other(v2):
     with_client(v2, again)
 
 
+def test_a_raw_key_beyond_all_that_spans_can_name_is_refused_and_not_searched_for():
+    with pytest.raises(UsageError, match="must be below 32 bytes of ff"):
+        RAW_V1.physical(b"\xff" * 33)
+    assert RAW_V1.physical(b"\xff" * 31) == b"\xff" * 31
+
+
 def test_a_keyspace_that_cannot_be_is_refused():
     with pytest.raises(UsageError, match="no keyspace 16777216"):
         raw_v2(1 << 24)
@@ -319,6 +325,19 @@ def test_answers_that_break_the_protocol_are_named(answers, ask, message):
             try:
                 with pytest.raises(ProtocolViolationError, match=message):
                     await ask(client)
+            finally:
+                await client.close()
+
+    asyncio.run(run())
+
+
+def test_a_swap_whose_answer_cannot_be_read_is_undetermined():
+    async def run():
+        async with Answering(RawCompareAndSwap=NotAMessage()) as upstream, PdClient(upstream.pd_address) as pd:
+            client = RawClient(RegionCache(pd))
+            try:
+                with pytest.raises(UndeterminedError, match="Read the key"):
+                    await client.compare_and_swap(b"k", None, b"v")
             finally:
                 await client.close()
 

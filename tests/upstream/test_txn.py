@@ -223,6 +223,11 @@ def test_money_moves_between_accounts_and_none_is_lost_while_regions_split_merge
 # Answers that no healthy store gives, and clocks that run
 
 
+class Garbage:
+    def SerializeToString(self):
+        return b"\x0a\xff"
+
+
 class OneStore(ScriptedUpstream):
     """Says yes to everything, unless told otherwise: a list of answers per method, the last one for good."""
 
@@ -307,6 +312,7 @@ def test_a_commit_whose_answer_is_lost_is_sent_again():
             ),
             id="the store does not know",
         ),
+        pytest.param(Garbage(), id="an answer that cannot be read"),
     ],
 )
 def test_a_commit_that_is_never_answered_is_undetermined_and_not_rolled_back(lost):

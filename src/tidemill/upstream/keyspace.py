@@ -48,7 +48,14 @@ class Keyspace:
         return self.logical(start), behind if behind[:1] == self.prefix[:1] else behind[:1]
 
     def physical(self, logical: bytes) -> bytes:
-        return encode_bytes(logical) if self.is_memcomparable else logical
+        if self.is_memcomparable:
+            return encode_bytes(logical)
+        if logical >= KEY_END:
+            raise UsageError(
+                f"raw key {logical[:40].hex()} lies beyond the keys that are supported: "
+                f"those of API V1 must be below {len(KEY_END)} bytes of ff"
+            )
+        return logical
 
     def physical_end(self, logical_end: bytes) -> bytes:
         """Of the end of a range; empty: ``KEY_END``."""

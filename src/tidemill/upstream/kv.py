@@ -10,6 +10,7 @@ import asyncio
 import random
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -19,7 +20,7 @@ from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.errors import IncompatibleUpstreamError, ProtocolViolationError, RegionUnavailableError, UpstreamError
 from tidemill.model.span import Span
 from tidemill.upstream.channel import open_channel
-from tidemill.upstream.keyspace import TXN_V1, Keyspace
+from tidemill.upstream.keyspace import TXN_V1, Keyspace, earlier
 from tidemill.upstream.regions import Reaction, RegionCache, Retry
 from tidemill.upstream.tasks import raise_first
 from tidemill.upstream.topology import Region, Store
@@ -39,6 +40,13 @@ _NEVER_SENT = "failed to connect"  # gRPC's words for a call that found no conne
 
 class UnansweredError(RegionUnavailableError):
     """The request was sent and no answer came: it may or may not have been carried out."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What is known of the attempts of one request."""
+
+    is_unanswered: bool = False  # one of them may have been carried out
 
 
 class Response(Protocol):
@@ -94,33 +102,54 @@ class KvClient:
         ``is_below`` the region of the keys just below ``key`` is asked, where an empty one lies
         behind all keys. A request that must not be carried out twice is sent again only when it
         was certainly not carried out (``is_once``). In the end raises ``RegionUnavailableError``, or
-        ``UnansweredError`` if any attempt may have been carried out.
+        ``UnansweredError`` if any attempt may have been carried out, whatever became of later ones.
         """
+        sent = _Sent()
+        try:
+            return await self._persist(method, key, make, decode, is_below, is_once, sent)
+        except UpstreamError as error:
+            if not sent.is_unanswered or isinstance(error, UnansweredError):
+                raise
+            raise UnansweredError(f"{method} had no answer, and then: {error}") from error
+
+    async def _persist(
+        self,
+        method: str,
+        key: bytes,
+        make: Callable[[Region], Any],
+        decode: Callable[[bytes], Answer],
+        is_below: bool,
+        is_once: bool,
+        sent: "_Sent",
+    ) -> tuple[Region, Answer]:
         give_up = self._clock.monotonic() + self._deadline_seconds
-        attempt, is_unanswered = 0, False
+        attempt = 0
         while True:
             region = await self._locate(key, is_below)
             reaction, why = _SILENT_STORE, ""
             try:
-                answer = await self._ask(region, method, make(region), decode)
+                answer = decode(await self._ask(region, method, make(region)))
                 if not answer.HasField("region_error"):
                     return region, answer
-                is_unanswered = is_unanswered or answer.region_error.HasField("undetermined_result")
+                sent.is_unanswered |= answer.region_error.HasField("undetermined_result")
                 reaction, why = self._regions.react(region, answer.region_error), _name_of(answer.region_error)
             except grpc.aio.AioRpcError as error:
                 why = f"{error.code().name}: {error.details()}"
                 if error.code() in _HOPELESS:
                     verdict = _HOPELESS[error.code()].format(method=method)
                     raise IncompatibleUpstreamError(f"the store of region {region.id} {verdict} ({why}).") from error
-                is_unanswered = is_unanswered or _NEVER_SENT not in (error.details() or "")
+                sent.is_unanswered |= _NEVER_SENT not in (error.details() or "")
                 self._store_is_silent(region)
+            except ProtocolViolationError:
+                sent.is_unanswered |= is_once  # it did something, and we cannot read what
+                raise
             except RegionUnavailableError as error:
                 why = str(error)
                 self._regions.drop(region)
             if reaction.retry is Retry.NEVER:
                 raise UpstreamError(f"region {region.id} refuses {method}: {why}. Trying again would not help.")
-            if self._clock.monotonic() >= give_up or (is_once and is_unanswered):
-                kind = UnansweredError if is_unanswered else RegionUnavailableError
+            if self._clock.monotonic() >= give_up or (is_once and sent.is_unanswered):
+                kind = UnansweredError if sent.is_unanswered else RegionUnavailableError
                 raise kind(
                     f"region {region.id} did not answer {method} within {self._deadline_seconds:.0f} s (last: {why}). "
                     "Check that the TiKV stores are up and that this machine may reach them."
@@ -183,6 +212,47 @@ class KvClient:
         except BaseExceptionGroup as group_of_errors:
             raise_first(group_of_errors)
 
+    async def spread_range(
+        self,
+        start: bytes,
+        end: bytes,
+        ask: Callable[[bytes, bytes], Awaitable[bytes]],
+        *,
+        max_calls: int = MAX_CALLS,
+    ) -> None:
+        """Deal with the keys ``[start, end)`` region by region, several at a time; an empty ``end`` means to the last.
+
+        ``ask`` is given a range that begins in one region. It says up to where it is done, at the
+        latest the range's end, and gets the rest again. When one fails, the others are cancelled.
+        """
+        turns = asyncio.Semaphore(max_calls)
+
+        async def deal_with(at: bytes, border: bytes) -> None:
+            async with turns:
+                while (at := await ask(at, border)) != border:
+                    pass
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part in await self._ranges(start, end):
+                    tasks.create_task(deal_with(*part))
+        except BaseExceptionGroup as group_of_errors:
+            raise_first(group_of_errors)
+
+    async def _ranges(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """A range cut where regions end, as the cache knows them now."""
+        parts: list[tuple[bytes, bytes]] = []
+        at = start
+        while not end or at < end:
+            span = Span(self._keyspace.physical(at), self._keyspace.physical_end(end))
+            for region in await self._regions.load(span):
+                border = earlier(end, self._keyspace.bounds(region)[1])
+                parts.append((at, border))
+                at = border
+            if at == end:
+                break
+        return parts
+
     async def _by_region(self, keys: Sequence[bytes]) -> list[Sequence[bytes]]:
         groups: list[Sequence[bytes]] = []
         while keys:
@@ -200,7 +270,7 @@ class KvClient:
             return await self._regions.locate_below(self._keyspace.physical_end(key))
         return await self._regions.locate(self._keyspace.physical(key))
 
-    async def _ask(self, region: Region, method: str, request: Any, decode: Callable[[bytes], Answer]) -> Answer:
+    async def _ask(self, region: Region, method: str, request: Any) -> bytes:
         if region.leader is None:
             raise RegionUnavailableError(f"region {region.id} has no leader")
         channel = await self._channel(await self._regions.store(region.leader.store_id))
@@ -213,7 +283,8 @@ class KvClient:
         call = channel.unary_unary(
             f"/tikvpb.Tikv/{method}", request_serializer=type(request).SerializeToString, response_deserializer=None
         )
-        return decode(await call(request, timeout=CALL_SECONDS))
+        answer: bytes = await call(request, timeout=CALL_SECONDS)
+        return answer
 
     async def _channel(self, store: Store) -> grpc.aio.Channel:
         known = self._channels.get(store.id)

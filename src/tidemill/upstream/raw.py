@@ -162,17 +162,16 @@ class RawClient:
 
     async def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete ``[start, end)``; an empty ``end`` means to the last key. The change stream tells nothing of it."""
-        at, last = self._keyspace.range(start, end)
-        while not last or at < last:
 
-            def request(region: Region, at: bytes = at) -> kvrpcpb_pb2.RawDeleteRangeRequest:
-                return kvrpcpb_pb2.RawDeleteRangeRequest(start_key=at, end_key=self._end_in(region, last))
+        async def ask(first: bytes, last: bytes) -> bytes:
+            def request(region: Region) -> kvrpcpb_pb2.RawDeleteRangeRequest:
+                return kvrpcpb_pb2.RawDeleteRangeRequest(start_key=first, end_key=self._end_in(region, last))
 
-            region, answer = await self._kv.send("RawDeleteRange", at, request, _delete_range_answer)
+            region, answer = await self._kv.send("RawDeleteRange", first, request, _delete_range_answer)
             _raise_refusal("RawDeleteRange", answer.error)
-            at = self._end_in(region, last)
-            if not at:
-                return
+            return self._end_in(region, last)
+
+        await self._kv.spread_range(*self._keyspace.range(start, end), ask, max_calls=self._max_calls)
 
     async def scan(
         self,
@@ -239,19 +238,19 @@ class RawClient:
     async def checksum(self, start: bytes, end: bytes = b"") -> Checksum:
         """Of ``[start, end)``, as the stores reckon it; an empty ``end`` means to the last key."""
         total = Checksum()
-        at, last = self._keyspace.range(start, end)
-        while not last or at < last:
 
-            def request(region: Region, at: bytes = at) -> kvrpcpb_pb2.RawChecksumRequest:
-                part = kvrpcpb_pb2.KeyRange(start_key=at, end_key=self._end_in(region, last))
+        async def ask(first: bytes, last: bytes) -> bytes:
+            def request(region: Region) -> kvrpcpb_pb2.RawChecksumRequest:
+                part = kvrpcpb_pb2.KeyRange(start_key=first, end_key=self._end_in(region, last))
                 return kvrpcpb_pb2.RawChecksumRequest(algorithm=kvrpcpb_pb2.Crc64_Xor, ranges=[part])
 
-            region, answer = await self._kv.send("RawChecksum", at, request, _checksum_answer)
+            nonlocal total
+            region, answer = await self._kv.send("RawChecksum", first, request, _checksum_answer)
             _raise_refusal("RawChecksum", answer.error)
             total = total.with_more(Checksum(answer.checksum, answer.total_kvs, answer.total_bytes))
-            at = self._end_in(region, last)
-            if not at:
-                break
+            return self._end_in(region, last)
+
+        await self._kv.spread_range(*self._keyspace.range(start, end), ask, max_calls=self._max_calls)
         return total
 
     async def _one(self, method: str, key: bytes, request: Any, decode: Any, *, is_once: bool = False) -> Any:

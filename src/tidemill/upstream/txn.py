@@ -192,7 +192,7 @@ class Transaction:
             commit_ts = await self._client.pd.get_ts()
             try:
                 error = await self._commit([primary], commit_ts)
-            except UnansweredError as lost:
+            except (UnansweredError, ProtocolViolationError) as lost:
                 raise UndeterminedError(
                     f"nobody knows whether the transaction that started at {self.start_ts} is committed: the answer "
                     f"to the commit of its primary key {primary.hex()} was lost. Read the key, then decide."
