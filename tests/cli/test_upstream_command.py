@@ -14,7 +14,7 @@ import pytest
 from tests import histories
 from tidemill._pb import pdpb_pb2, pdpb_pb2_grpc
 from tidemill.cli import main
-from tidemill.cli.upstream import parse_seconds
+from tidemill.cli.options import parse_seconds
 from tidemill.errors import UsageError
 from tidemill.store.upstream import EmbeddedUpstream
 
