@@ -58,7 +58,9 @@ class Features:
     @staticmethod
     def of(ticdc_version: str, multiplexed: bool) -> "Features":
         version = _parse_semver(ticdc_version)
-        return Features(version >= (4, 0, 8), version >= (5, 3, 0), multiplexed)
+        # Multiplexing is newer than batches. A build without a version says nothing; TiKV would let it starve.
+        is_unnamed = multiplexed and not ticdc_version
+        return Features(version >= (4, 0, 8) or is_unnamed, version >= (5, 3, 0), multiplexed)
 
 
 @dataclass(eq=False, slots=True)

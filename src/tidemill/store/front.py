@@ -51,7 +51,8 @@ class Front:
 
     def listen(self) -> str:
         """Take the port and return the address; clients may connect and then wait. ``UsageError`` if it is taken."""
-        listener = socket.socket()
+        # Named as TCP, or asyncio does not tell its connections to send small messages at once.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("127.0.0.1", self._port))
