@@ -54,7 +54,13 @@ class Garbage:
 
     writes: list[bytes]
     values: list[bytes]
-    kept: int  # commit records that only an unfinished transaction still needs
+    kept: int  # commit records that should go as well, but for somebody who is not finished yet
+
+    def without(self, physical_keys: Set[bytes]) -> "Garbage":
+        """Less what belongs to these keys, which is kept then."""
+        writes = [key for key in self.writes if key[:-8] not in physical_keys]
+        values = [key for key in self.values if key[:-8] not in physical_keys]
+        return Garbage(writes, values, self.kept + len(self.writes) - len(writes))
 
 
 def changes(
@@ -112,6 +118,7 @@ def garbage(
 
     After every single one of them such reads are as before. Kept for unfinished transactions are
     the records of those with a start-ts in ``held`` (ascending), and all of the physical keys ``locked``.
+    The latter may become more between blocks: what is removed of a key must be removed to its end.
     """
     source = snapshot.scan(Family.WRITE, b"", b"")
     last = marker = b""
@@ -125,15 +132,9 @@ def garbage(
         if state[1] >= 0:
             marker = block.key(int(state[1]))
         state[1:] = (-1 if state[1] == -1 else -2, 0)
-        yield _without(found, locked) if locked else found
+        yield found.without(locked) if locked else found
     if state[1] == -2:
-        yield _without(Garbage([marker], [], 0), locked)
-
-
-def _without(found: Garbage, locked: Set[bytes]) -> Garbage:
-    writes = [key for key in found.writes if key[:-8] not in locked]
-    values = [key for key in found.values if key[:-8] not in locked]
-    return Garbage(writes, values, found.kept + len(found.writes) - len(writes))
+        yield Garbage([marker], [], 0).without(locked)
 
 
 class _Block:

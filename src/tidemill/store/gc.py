@@ -23,7 +23,7 @@ from tidemill.log import get_logger
 from tidemill.model.ts import LOGICAL_BITS, physical_ms
 from tidemill.store import blocks
 from tidemill.store.blocks import Garbage
-from tidemill.store.engine import Engine, Family, Snapshot
+from tidemill.store.engine import Batch, Engine, Family, Snapshot
 from tidemill.store.inflight import InFlight
 from tidemill.store.kernels import Stamps
 from tidemill.store.mvcc import LockTable, physical_key
@@ -53,10 +53,9 @@ class Collected:
 class _Pass:
     """What one pass goes by, all of one moment."""
 
-    safepoint: int
     snapshot: Snapshot
     held: Stamps  # start-ts of unfinished transactions, ascending
-    locked: frozenset[bytes]  # physical keys
+    locked: set[bytes]  # physical keys that are left alone; grows
 
 
 class Sweeper:
@@ -113,21 +112,19 @@ class Collector:
 
     def collect(self, should_stop: Callable[[], bool] = lambda: False) -> Collected:
         """Remove everything that may go now. ``should_stop`` is asked between blocks."""
-        with self._turn:
-            safepoint, raw_before = self._bounds()
-            versions, is_whole = self._collect_versions(safepoint, should_stop)
-            raw_versions = 0 if should_stop() else self._collect_raw(raw_before)
-            self._raw_done = raw_before
-            return Collected(safepoint, versions, raw_versions, is_whole)
+        return self._collect(should_stop, raw_step_seconds=0, since=0)
 
     def collect_if_due(self, should_stop: Callable[[], bool] = lambda: False) -> Collected:
         """Like ``collect``, for whoever asks often: does nothing while no safepoint has moved."""
+        return self._collect(should_stop, raw_step_seconds=self.raw_lifetime_seconds / _RAW_STEPS, since=self._done)
+
+    def _collect(self, should_stop: Callable[[], bool], *, raw_step_seconds: float, since: int) -> Collected:
         with self._turn:
             safepoint, raw_before = self._bounds()
             versions, is_whole, raw_versions = 0, True, 0
-            if safepoint > self._done:
+            if safepoint > since:
                 versions, is_whole = self._collect_versions(safepoint, should_stop)
-            step = int(self.raw_lifetime_seconds * 1000 / _RAW_STEPS) << LOGICAL_BITS
+            step = int(raw_step_seconds * 1000) << LOGICAL_BITS
             if raw_before >= self._raw_done + step and not should_stop():
                 raw_versions = self._collect_raw(raw_before)
                 self._raw_done = raw_before
@@ -147,17 +144,14 @@ class Collector:
 
     def _collect_versions(self, safepoint: int, should_stop: Callable[[], bool]) -> tuple[int, bool]:
         """How many commit records went, and whether none is left that should go."""
-        if safepoint == 0:
-            return 0, True
         removed = kept = 0
         this = self._begin(safepoint)
-        found = blocks.garbage(this.snapshot, this.safepoint, this.held, this.locked, self.records_per_block)
-        for garbage in found:
+        for found in blocks.garbage(this.snapshot, safepoint, this.held, this.locked, self.records_per_block):
             if should_stop():
                 return removed, False
-            self._remove(garbage)
-            removed += len(garbage.writes)
-            kept += garbage.kept
+            gone = self._remove(found, this.locked)
+            removed += len(gone.writes)
+            kept += gone.kept
         if kept == 0 and safepoint > self._done:
             self._done = safepoint
             self._engine.put(Family.META, _DONE, safepoint.to_bytes(8, "big"))
@@ -167,20 +161,33 @@ class Collector:
 
     def _begin(self, safepoint: int) -> _Pass:
         with self._mutex:
+            # What settles its commit-ts from now on settles above the safepoint, and so writes nothing that
+            # takes the place of a record which is about to go. What has settled before is locked, or in flight.
+            self._in_flight.observe(safepoint)
             found = [*self._locks.within(b"", b""), *self._in_flight.locks()]
             old = [(key, lock) for key, lock in found if lock.start_ts <= safepoint]
             # A lock that comes later belongs to a transaction of which nothing is in the snapshot.
             held = np.unique(np.array([lock.start_ts for _, lock in old], np.uint64))
-            return _Pass(safepoint, self._engine.snapshot(), held, frozenset(physical_key(key) for key, _ in old))
+            return _Pass(self._engine.snapshot(), held, {physical_key(key) for key, _ in old})
 
-    def _remove(self, garbage: Garbage) -> None:
-        if not garbage.writes:
-            return
-        batch = self._engine.batch()
-        for key in garbage.writes:
-            batch.delete(Family.WRITE, key)
-        for key in garbage.values:
-            batch.delete(Family.DEFAULT, key)
+    def _remove(self, found: Garbage, locked: set[bytes]) -> Garbage:
+        """Remove what was found, as far as nobody is on it; return what went."""
+        batch = self._batch(found)
         # Under the mutex, because a snapshot must not show a commit record without its value.
         with self._mutex:
-            self._engine.write(batch)
+            if self._in_flight.latched:
+                # A command that has read the key and waits to be applied may write one of these anew.
+                locked.update(map(physical_key, self._in_flight.latched))
+                found = found.without(locked)
+                batch = self._batch(found)
+            if found.writes:
+                self._engine.write(batch)
+        return found
+
+    def _batch(self, found: Garbage) -> Batch:
+        batch = self._engine.batch()
+        for key in found.writes:
+            batch.delete(Family.WRITE, key)
+        for key in found.values:
+            batch.delete(Family.DEFAULT, key)
+        return batch

@@ -11,7 +11,7 @@ Everything here is done under the cluster's mutex; only a delay lets go of it.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 
 from tidemill.clock import Clock
@@ -71,6 +71,11 @@ class InFlight:
         finally:
             self._latched -= wanted
             self._changed.notify_all()
+
+    @property
+    def latched(self) -> Set[bytes]:
+        """Plain keys that commands are on."""
+        return self._latched
 
     def is_latched(self, key: bytes) -> bool:
         """Whether a command is on the plain key."""
