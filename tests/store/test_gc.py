@@ -1,7 +1,7 @@
 """Garbage collection: what goes, what stays, and that nobody who may still read notices."""
 
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from hypothesis import example, given, settings
@@ -253,6 +253,48 @@ def test_a_locked_key_is_left_alone(tmp_path):
     with opened(tmp_path) as cluster:
         write(cluster, [(b"k", 4, 3, P, b"v"), (b"k", 2, 2, R, b"")], locks=[(b"k", 5, LONG)])
         assert (collect(cluster, 6).versions, collect(cluster, 6).is_whole) == (0, False)
+
+
+def test_a_key_that_a_command_is_on_waits_for_the_next_pass(tmp_path):
+    with opened(tmp_path) as cluster:
+        write(cluster, [(key, ts, ts - 1, P, b"v") for key in (b"a", b"b") for ts in (2, 4)])
+        with cluster.mutex, cluster.in_flight.latch([b"a"]):
+            assert not collect(cluster, 6).is_whole
+            assert left(cluster)[0] == {(b"a", 2), (b"a", 4), (b"b", 4)}
+        assert cluster.garbage.collect_if_due().is_whole
+        assert left(cluster)[0] == {(b"a", 4), (b"b", 4)}
+
+
+@settings(max_examples=80, deadline=None)
+@given(stores(), st.integers(1, 3), st.lists(st.sets(st.sampled_from(KEYS)), max_size=12))
+@example(
+    store=([(b"a", 6, 5, D, b""), (b"a", 4, 3, P, b"v"), (b"a", 2, 1, P, b"v")], 8), block=1, commands=[set(), {b"a"}]
+)
+def test_commands_that_come_and_go_meanwhile_bring_nothing_back(engine, store, block, commands):
+    versions, safepoint = store
+    cluster = emptied(engine, block)
+    write(cluster, versions)
+    before = seen(cluster, safepoint)
+    turns = iter(commands)
+    with ExitStack() as on:
+
+        def should_stop():  # asked after each block: other keys are busy then
+            assert seen(cluster, safepoint) == before
+            on.close()
+            on.enter_context(cluster.mutex)
+            on.enter_context(cluster.in_flight.latch(next(turns, set())))
+            return False
+
+        collect(cluster, safepoint, should_stop=should_stop)
+    assert seen(cluster, safepoint) == before
+    assert cluster.collect_garbage().is_whole
+    assert left(cluster)[0] == {(key, ts) for key, ts, *_ in needed(versions, safepoint)}
+
+
+def test_what_settles_its_commit_ts_during_a_pass_settles_above_the_safepoint(tmp_path):
+    with opened(tmp_path) as cluster:
+        collect(cluster, 6)
+        assert cluster.in_flight.max_ts >= 6
 
 
 def test_an_unreadable_record_stops_the_pass_and_is_named(tmp_path):
