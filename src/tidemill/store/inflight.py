@@ -11,8 +11,8 @@ Everything here is done under the cluster's mutex; only a delay lets go of it.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Self
 
 from tidemill.clock import Clock
 from tidemill.store.mvcc import Lock
@@ -56,21 +56,12 @@ class InFlight:
         """Plain keys of raw writes on their way, and a ts below the one they are written at."""
         return self._raw.items()
 
-    @contextmanager
-    def latch(self, keys: Iterable[bytes]) -> Iterator["Latch"]:
-        """Be the only command on these plain keys until the end; waits for others, without the mutex.
+    def latch(self, keys: Iterable[bytes]) -> "Latch":
+        """Be the only command on these plain keys while inside; entering waits for others, without the mutex.
 
         What was checked before may be wrong after the wait: check inside.
         """
-        wanted = set(keys)
-        while not self._latched.isdisjoint(wanted):
-            self._changed.wait()
-        self._latched |= wanted
-        try:
-            yield Latch(self)
-        finally:
-            self._latched -= wanted
-            self._changed.notify_all()
+        return Latch(self, keys if isinstance(keys, Set) else set(keys))
 
     @property
     def latched(self) -> Set[bytes]:
@@ -85,6 +76,15 @@ class InFlight:
         """Until no command is on a plain key of ``[start, end)``; an empty ``end`` means no end."""
         while any(start <= key and (not end or key < end) for key in self._latched):
             self._changed.wait()
+
+    def _take(self, keys: Set[bytes]) -> None:
+        while not self._latched.isdisjoint(keys):
+            self._changed.wait()
+        self._latched |= keys
+
+    def _give_back(self, keys: Set[bytes]) -> None:
+        self._latched -= keys
+        self._changed.notify_all()
 
     def _delay(
         self, locks: Mapping[bytes, Lock], raw: Mapping[bytes, int], recheck: Callable[[], object] | None
@@ -107,10 +107,18 @@ class InFlight:
 
 
 class Latch:
-    """The right to write some keys."""
+    """The right to write some keys, while inside."""
 
-    def __init__(self, in_flight: InFlight) -> None:
+    def __init__(self, in_flight: InFlight, keys: Set[bytes]) -> None:
         self._in_flight = in_flight
+        self._keys = keys
+
+    def __enter__(self) -> Self:
+        self._in_flight._take(self._keys)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._in_flight._give_back(self._keys)
 
     def delay(
         self,

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from tidemill.errors import CorruptDataError
 from tidemill.model.ts import MAX_TS
-from tidemill.store.engine import Batch, Engine, Family, Snapshot
+from tidemill.store.engine import Batch, Engine, Family, Item, Snapshot
 from tidemill.upstream.keys import decode_bytes, encode_bytes, split_mvcc_key
 
 SHORT_VALUE_MAX_BYTES = 255
@@ -228,13 +228,19 @@ class Reader:
 
 
 class WriteIterator:
+    """Begins to read when the first record is asked for."""
+
     def __init__(self, snapshot: Snapshot, key: bytes, ts: int) -> None:
-        self._items = snapshot.items(Family.WRITE, version_key(key, ts), physical_key(key) + b"\xff" * 9)
+        self._snapshot, self._key, self._ts = snapshot, key, ts
+        self._items: Iterator[Item] | None = None
 
     def __iter__(self) -> "WriteIterator":
         return self
 
     def __next__(self) -> tuple[int, Write]:
+        if self._items is None:
+            bounds = (version_key(self._key, self._ts), physical_key(self._key) + b"\xff" * 9)
+            self._items = self._snapshot.items(Family.WRITE, *bounds)
         stored, record = next(self._items)
         return int.from_bytes(stored[-8:], "big") ^ MAX_TS, Write.decode(record)
 
