@@ -136,8 +136,8 @@ def test_the_resolved_ts_waits_for_what_is_on_its_way(kv, background, how):
     start = kv.tso()
     answer = delayed(kv, background, start, put(key), **how)
     kv.upstream.publish_resolved()
-    feed.wait_resolved(region.region.id, start)
-    assert feed.resolved(region.region.id)[-1][3] == start
+    feed.wait_resolved(region.region.id, start - 1)
+    assert feed.resolved(region.region.id)[-1][3] <= start
     kv.upstream.delay_apply(0)
     result = answer.result(DEADLINE_SECONDS)
     if result.min_commit_ts:
@@ -157,6 +157,14 @@ def test_it_does_not_wait_for_two_phases_nor_for_locks_without_data(kv, backgrou
     kv.prewrite(kv.tso(), kvrpcpb_pb2.Mutation(op=kvrpcpb_pb2.Lock, key=kv.key()))
     delayed(kv, background, kv.tso(), put(key))
     feed.wait_resolved(region.region.id, kv.upstream.publish_resolved())
+
+
+def test_stopping_does_not_wait_for_a_delay():
+    with percolator() as kv, ThreadPoolExecutor(1) as pool:
+        key = kv.key()
+        answer = delayed(kv, pool, kv.tso(), put(key))
+        kv.upstream.stop()
+        assert answer.exception(DEADLINE_SECONDS) is not None or not answer.result().errors
 
 
 def test_a_delay_that_gets_shorter_counts_at_once(kv, background):

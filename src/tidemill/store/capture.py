@@ -173,11 +173,15 @@ class Capture:
             _send_resolved(stream, by_request)
 
     def _pending(self, subscription: Subscription) -> int:
-        """The lowest start-ts of what may still commit in the range: locks, and such as are on their way."""
+        """Just below what may still commit in the range: locks, and such as are on their way.
+
+        Their own start-ts would do, since they commit above it; but then a client that judges a lock by
+        it takes the range to be past the lock.
+        """
         locks = self._locks.within(subscription.start, subscription.end) if len(self._locks) else []
         held = [lock.start_ts for _, lock in locks if lock.writes_data]
         held += [lock.start_ts for k, lock in self._in_flight.locks() if lock.writes_data and subscription.wants(k)]
-        return min(held, default=MAX_TS)
+        return min(held, default=MAX_TS) - 1
 
     def _close(self, subscription: Subscription, error: cdcpb_pb2.Error) -> None:
         key = (id(subscription.stream), subscription.request_id)
