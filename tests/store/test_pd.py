@@ -5,6 +5,7 @@ import pytest
 
 from tests.store.stub import DEADLINE_SECONDS, client_of
 from tidemill._pb import pdpb_pb2
+from tidemill.errors import UsageError
 from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.upstream.keys import encode_bytes
 
@@ -53,6 +54,14 @@ def test_a_tso_stream_of_another_cluster_is_refused(client):
     with pytest.raises(grpc.RpcError) as refused:
         list(client.pd.Tso(iter([stranger])))
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_a_taken_port_is_told_and_nothing_stays_behind(upstream, tmp_path):
+    port = int(upstream.pd_address.rsplit(":", 1)[1])
+    with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}: the port is taken"):
+        EmbeddedUpstream.start(pd_port=port, data_dir=tmp_path / "d")
+    with EmbeddedUpstream.start(data_dir=tmp_path / "d") as second:
+        assert second.pd_address != upstream.pd_address
 
 
 # Timestamps

@@ -1,7 +1,8 @@
 """The embedded upstream: a PD and TiKV stores in one process, over RocksDB, speaking the real protocol.
 
 upstream      puts it together, for the command and for tests
-├── pd_service, kv_service, cdc_service     what clients call (``rpc``: the servers)
+├── pd        all that is at PD's one address: front, http_paths, pd_service, gc_service, keyspace_service, etcd
+├── stores    kv_service, txn_service, raw_service, batch_service, cdc_service (``rpc``: the servers)
 ├── cluster   the state and its one mutex
 │   ├── regions       who answers for which keys; epochs
 │   ├── transactions  locks, then commits
