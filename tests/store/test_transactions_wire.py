@@ -130,6 +130,25 @@ def test_a_commit_ts_that_cannot_be_is_refused(kv, start_ts, commit_ts):
     assert kv.commit(start_ts, commit_ts, kv.key()).error.abort
 
 
+@pytest.mark.parametrize("name", ["for_update_ts", "min_commit_ts"])
+def test_no_stamp_of_a_write_is_the_greatest_number(kv, name):
+    key = kv.key()
+    for fields in ({}, {"use_async_commit": True}, {"try_one_pc": True}):
+        assert kv.prewrite(kv.tso(), put(key), **fields, **{name: MAX_TS}).errors[0].abort
+    locked = kv.lock(kv.tso(), pessimistic(key), **{"for_update_ts": kv.tso(), name: MAX_TS})
+    assert locked.errors[0].abort
+    assert kv.upstream.cluster.locks.get(key) is None
+
+
+def test_asking_for_the_newest_pushes_no_commit(kv):
+    key = kv.key()
+    assert kv.get(key, MAX_TS).not_found
+    assert not kv.scan_lock(key, MAX_TS, start_key=key, end_key=key + b"\0").HasField("error")
+    assert not kv.send("KvCleanup", key, key=key, start_version=kv.tso(), current_ts=MAX_TS).HasField("error")
+    kv.status(key, kv.tso(), caller_start_ts=MAX_TS, current_ts=MAX_TS, rollback_if_not_exist=True)
+    assert kv.prewrite(kv.tso(), put(key), try_one_pc=True).one_pc_commit_ts < kv.tso()
+
+
 # Rolling back, and finding out
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Self
 
 from tidemill.clock import Clock
+from tidemill.model.ts import MAX_TS
 from tidemill.store.mvcc import Lock
 
 
@@ -42,8 +43,12 @@ class InFlight:
             self._changed.notify_all()
 
     def observe(self, ts: int) -> None:
-        """Somebody reads at ``ts``, or was promised that nothing more commits at or below it."""
-        self.max_ts = max(self.max_ts, ts)
+        """Somebody reads at ``ts``, or was promised that nothing more commits at or below it.
+
+        The greatest ts of all is a way to ask for the newest, and no time at which one could read again.
+        """
+        if ts != MAX_TS:
+            self.max_ts = max(self.max_ts, ts)
 
     def lock(self, key: bytes) -> Lock | None:
         """The memory lock on a plain key."""

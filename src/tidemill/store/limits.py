@@ -34,7 +34,7 @@ class RequestLimits:
                 raise AbortError(f"KeyTooLarge: a key has {len(key)} bytes, at most {MAX_KEY_BYTES} are allowed")
             if modes and key[:1] not in modes:
                 raise _wrong_mode(key, modes)
-        self._check_stamps(stamps)
+        self.check_stamps(stamps)
 
     def check_range(self, wanted: kvrpcpb_pb2.Context, start: bytes, end: bytes, *stamps: int) -> None:
         """The same for a range of keys; an empty bound is the region's."""
@@ -45,7 +45,7 @@ class RequestLimits:
             # A range may end where the next mode begins.
             if end and end[:1] not in modes and not any(end <= bytes((mode[0] + 1, 0, 0, 0)) for mode in modes):
                 raise _wrong_mode(end, modes)
-        self._check_stamps(stamps)
+        self.check_stamps(stamps)
 
     def check_size(self, request: kvrpcpb_pb2.PrewriteRequest) -> None:
         """What does not fit into one entry of the replicated log is refused, as by a store that has one."""
@@ -68,7 +68,8 @@ class RequestLimits:
             f"number {asked}. Set the client's API version, or start the upstream with another."
         )
 
-    def _check_stamps(self, stamps: Iterable[int]) -> None:
+    def check_stamps(self, stamps: Iterable[int]) -> None:
+        """The greatest number may be asked for: it means the newest."""
         limit = self._cluster.tso.last + (MAX_AHEAD_MS << LOGICAL_BITS)
         for ts in stamps:
             if limit < ts < MAX_TS:

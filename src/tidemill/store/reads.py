@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from tidemill.model.ts import MAX_TS
 from tidemill.store.engine import Engine, Family, Snapshot
 from tidemill.store.inflight import InFlight
 from tidemill.store.mvcc import Lock, LockTable, LockType, Reader, Version, version_key
@@ -51,7 +50,9 @@ class View:
         value = lock.short_value
         if value is None:
             value = self.snapshot.get(Family.DEFAULT, version_key(key, lock.start_ts))
-        return Version(value or b"", 0)
+        if value is None:  # still on its way, so it cannot be committed
+            raise self.at.refusal(key, lock)
+        return Version(value, 0)
 
     def _check_newest(self, reader: Reader, key: bytes) -> None:
         for commit_ts, write in reader.writes(key):
@@ -75,7 +76,7 @@ class Reads:
     def of_keys(self, keys: Sequence[bytes], at: ReadAt, check: Check = _no_check) -> View:
         with self._mutex:
             check()
-            self._observe(at)
+            self._in_flight.observe(at.version)
             special: dict[bytes, Lock] = {}
             for key in keys:
                 for lock in (self._locks.get(key), self._in_flight.lock(key)):
@@ -87,12 +88,8 @@ class Reads:
         """``bounds`` gives the range of plain keys, or raises if it may not be read; an empty end means no end."""
         with self._mutex:
             start, end = bounds()
-            self._observe(at)
+            self._in_flight.observe(at.version)
             coming = ((k, lock) for k, lock in self._in_flight.locks() if start <= k and (not end or k < end))
             locks = chain(self._locks.within(start, end), coming)
             special = {key: lock for key, lock in locks if at.sight(key, lock) is not Sight.PASSES}
             return start, end, View(at, self._engine.snapshot(), special)
-
-    def _observe(self, at: ReadAt) -> None:
-        if at.version != MAX_TS:
-            self._in_flight.observe(at.version)

@@ -292,8 +292,8 @@ class Transactions:
         """Ask a transaction's primary key; an expired transaction is rolled back by asking."""
         with self._in_flight.latch([key]) as latch:
             check()
-            asked = (query.start_ts, query.current_ts, query.caller_start_ts)
-            self._in_flight.observe(max(ts for ts in asked if ts != MAX_TS))
+            for ts in (query.start_ts, query.current_ts, query.caller_start_ts):
+                self._in_flight.observe(ts)
             status, steps = finish.check_status(self._look()(key), query)
             self._finish(latch, steps, check)
             return status

@@ -101,7 +101,7 @@ class TxnService:
             if not keys:  # all that the transaction holds in the region
                 found = self._cluster.locks.within(*check().raw_bounds)
                 keys = [k for k, lock in found if lock.start_ts == start_ts and lock.type is LockType.PESSIMISTIC]
-            self._transactions.release(keys, start_ts, for_update_ts or MAX_TS, check=check)
+            self._transactions.release(keys, start_ts, for_update_ts, check=check)
         return response
 
     def KvTxnHeartBeat(
@@ -146,8 +146,9 @@ class TxnService:
         self, request: kvrpcpb_pb2.CheckTxnStatusRequest, context: Context
     ) -> kvrpcpb_pb2.CheckTxnStatusResponse:
         response = kvrpcpb_pb2.CheckTxnStatusResponse()
-        key, stamps = request.primary_key, (request.caller_start_ts, request.current_ts)
-        with self._command(request, context, response, [key], request.lock_ts, stamps) as check:
+        key = request.primary_key
+        with self._command(request, context, response, [key], request.lock_ts) as check:
+            self._limits.check_stamps((request.caller_start_ts, request.current_ts))
             query = StatusQuery(
                 request.lock_ts,
                 request.caller_start_ts,
@@ -249,8 +250,8 @@ class TxnService:
 
         def check() -> Region:
             self._limits.check_keys(request.context, keys, *stamps)
-            if start_ts is not None and not 0 < start_ts < MAX_TS:
-                raise AbortError(f"{start_ts} cannot be the start-ts of a transaction. Take one from PD.")
+            if start_ts == 0 or MAX_TS in stamps:
+                raise AbortError(f"{start_ts if start_ts == 0 else MAX_TS} cannot be a timestamp. Take one from PD.")
             return self._guard.check(request.context, context, physical)
 
         try:

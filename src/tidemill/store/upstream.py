@@ -173,6 +173,7 @@ class EmbeddedUpstream:
             return
         self._is_stopped = True
         self._stopping.set()
+        self.cluster.in_flight.delay_seconds = 0  # what is on its way may arrive
         if self._chaos is not None:
             self._chaos.stop()
         self._later.close()
