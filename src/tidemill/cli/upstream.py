@@ -41,6 +41,7 @@ def upstream(
     Example: tidemill upstream --stores 3 --pd-port 0 --load history.parquet --replay 1 --ready-file ready.json
     """
     from tidemill.store.upstream import EmbeddedUpstream  # late: the other commands start without RocksDB
+    from tidemill.store.warm import warm_up
 
     configure_log(log_level)
     waiting = ReadyFile(ready_file)
@@ -57,6 +58,7 @@ def upstream(
             chaos=chaos,
         ) as cluster,
     ):
+        warm_up()
         waiting.write({"pd": cluster.pd_address, "stores": cluster.store_addresses})
         typer.echo(f"PD serves at {cluster.pd_address}. Stop with Ctrl-C.", err=True)
         # The replay's failure must end the process: a history that stops halfway looks like a quiet cluster.
