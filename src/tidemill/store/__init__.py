@@ -5,7 +5,7 @@ upstream      puts it together, for the command and for tests
 ├── stores    kv_service, txn_service, raw_service, batch_service, cdc_service (``rpc``: the servers)
 ├── cluster   the state and its one mutex
 │   ├── regions       who answers for which keys; epochs
-│   ├── transactions  locks, then commits
+│   ├── transactions  commands of Percolator, whose rules are in ``txn``; reads, inflight (memory locks)
 │   ├── capture, feed subscriptions, resolved-ts, bounded streams
 │   └── tso, safepoints
 ├── history, load     recorded histories: at once, or live at a pace
