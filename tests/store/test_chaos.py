@@ -7,9 +7,21 @@ import pytest
 
 from tests.store.follower import Change, Follower
 from tests.store.stub import client_of, put
+from tidemill._pb import kvrpcpb_pb2
+from tidemill.clock import SystemClock
 from tidemill.store.chaos import MAX_REGIONS, Chaos, Kind, decisions
 from tidemill.store.regions import RegionMap
 from tidemill.store.upstream import EmbeddedUpstream
+
+
+class Ahead(SystemClock):
+    """Somebody turns it on."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.seconds
+
 
 KEYS = [b"k%03d" % at for at in range(200)]
 STEPS = 150
@@ -44,10 +56,14 @@ def test_the_same_seed_does_the_same_to_the_same_cluster(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_region_is_led_and_every_key_readable_after_every_change(seed):
-    with EmbeddedUpstream.start(stores=3) as upstream:
+    clock = Ahead()
+    with EmbeddedUpstream.start(stores=3, clock=clock) as upstream:
         upstream.commit([put(key, key * 2) for key in KEYS])
         chaos = Chaos(upstream, seed)
+        outages = 0
         for decision in islice(decisions(seed), STEPS):
+            clock.seconds += decision.pause_seconds
+            outages += chaos.go() is not None
             chaos.apply(decision)
             regions = upstream.regions()
             RegionMap(regions)  # raises where they do not cover all keys once
@@ -56,9 +72,47 @@ def test_every_region_is_led_and_every_key_readable_after_every_change(seed):
             assert all(upstream.cluster.leader_of(region) is not None for region in regions)
             for region in regions:
                 assert region.raw_bounds is not None  # every bound can be decoded
+        assert outages
         chaos.stop()
         assert all(store.is_up for store in upstream.cluster.stores.values())
         assert all(upstream.get(key) == key * 2 for key in KEYS)
+
+
+def test_a_store_goes_only_when_it_leads_nothing_and_nobody_asks_it_any_more():
+    clock = Ahead()
+    with EmbeddedUpstream.start(stores=3, clock=clock) as upstream, client_of(upstream) as client:
+        chaos = Chaos(upstream, 1)
+        region = client.region()
+        outage = next(d for d in decisions(1) if d.kind is Kind.KILL and d.where < 1 / 3)
+        upstream.transfer_leader(region.region.id, 1)
+        assert chaos.apply(outage) == "store 1 leads nothing any more"
+        assert client.region().leader.store_id != 1
+        clock.seconds += 0.9
+        late = kvrpcpb_pb2.GetRequest(context=client.context(region), key=b"a", version=upstream.tso())
+        assert client.kv[1].KvGet(late).region_error.not_leader.leader == client.region().leader
+        clock.seconds += 0.9
+        assert chaos.go() is None
+        clock.seconds += 0.2
+        assert chaos.go() == f"store 1 is gone for {outage.outage_seconds:.1f} s (kill-store)"
+        assert not upstream.cluster.stores[1].is_up
+        chaos.stop()
+        assert upstream.cluster.stores[1].is_up
+
+
+def test_a_store_that_is_asked_all_the_time_stays():
+    clock = Ahead()
+    with EmbeddedUpstream.start(stores=3, clock=clock) as upstream:
+        chaos = Chaos(upstream, 1)
+        chaos.apply(next(d for d in decisions(1) if d.kind is Kind.STOP))
+        for _ in range(25):
+            clock.seconds += 0.5
+            for store in upstream.cluster.stores.values():
+                store.asked_at = clock.monotonic()
+            done = chaos.go()
+            if done is not None:
+                break
+        assert "stays" in done
+        assert all(store.is_up for store in upstream.cluster.stores.values())
 
 
 def test_a_cluster_of_one_store_is_spared_outages():

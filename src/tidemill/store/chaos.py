@@ -2,9 +2,11 @@
 
     seed ──► decisions (pure) ──► Chaos applies each at its moment ──► EmbeddedUpstream
 
-The decisions depend on the seed alone; where they fall depends on what the cluster holds then. Every
-store may be lost, but never two at a time and none for long, so each region has a peer that answers
-and a leader after a moment: a client that retries as it should always gets through.
+The decisions depend on the seed alone; where they fall depends on what the cluster holds then. A
+client that retries as it should always gets through, and always knows what became of its writes:
+stores go one at a time and not for long, their leaders move first, and they go on saying so until
+nobody asks any more. A leader that dies under its clients leaves them in doubt whether a commit
+has happened, and good clients say that aloud; it is a fault of its own (``kill-store``).
 """
 
 import random
@@ -25,6 +27,8 @@ MAX_REGIONS = 24
 
 _PAUSE_SECONDS = (0.1, 0.5)
 _OUTAGE_SECONDS = (0.2, 1.5)
+_QUIET_SECONDS = 1.0  # without a request, until a store goes that leads nothing any more
+_PATIENCE_SECONDS = 10.0  # then it stays
 _KEYS_LOOKED_AT = 2000
 
 log = get_logger("store.chaos")
@@ -39,7 +43,7 @@ class Kind(Enum):
     DROP = "drop-streams"
 
 
-_WEIGHTS = {Kind.SPLIT: 4, Kind.MERGE: 3, Kind.MOVE: 4, Kind.STOP: 1, Kind.KILL: 2, Kind.DROP: 1}
+_WEIGHTS = {Kind.SPLIT: 4, Kind.MERGE: 3, Kind.MOVE: 4, Kind.STOP: 1, Kind.KILL: 1, Kind.DROP: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,15 @@ def decisions(seed: int) -> Iterator[Decision]:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A store that leads nothing any more and is about to go."""
+
+    store_id: int
+    decision: Decision
+    since: float
+
+
 class Chaos:
     """Runs from ``start`` to ``stop``, in a thread of its own."""
 
@@ -75,6 +88,8 @@ class Chaos:
         self._seed = seed
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
+        self._clock = upstream.cluster.clock
+        self._leaving: _Leaving | None = None
         self._taken_down: set[int] = set()
 
     def start(self) -> None:
@@ -99,7 +114,7 @@ class Chaos:
             case Kind.MOVE:
                 return self._move(decision)
             case Kind.STOP | Kind.KILL:
-                return self._outage(decision)
+                return self._leave(decision)
             case Kind.DROP:
                 return f"dropped {self._upstream.drop_streams()} streams"
 
@@ -107,12 +122,13 @@ class Chaos:
         for decision in decisions(self._seed):
             if self._stopping.wait(decision.pause_seconds):
                 return
-            try:
-                done = self.apply(decision)
-            except TidemillError as error:  # somebody else changed the same thing meanwhile
-                done = f"nothing: {error}"
-            if done is not None:
-                log.info("chaos", kind=decision.kind.value, done=done)
+            for step in (self.go, lambda decision=decision: self.apply(decision)):
+                try:
+                    done = step()
+                except TidemillError as error:  # somebody else changed the same thing meanwhile
+                    done = f"nothing: {error}"
+                if done is not None:
+                    log.info("chaos", done=done)
 
     def _possible(self, kind: Kind) -> Kind:
         """Regions stay between one and the most."""
@@ -142,23 +158,42 @@ class Chaos:
     def _move(self, decision: Decision) -> str | None:
         regions = self._upstream.regions()
         region = regions[int(decision.where * len(regions))]
-        up = {store.id for store in self._upstream.cluster.stores.values() if store.is_up}
-        others = [store for store in region.stores if store != region.leader_store and store in up]
+        gone = self._leaving.store_id if self._leaving is not None else None
+        may_lead = {s.id for s in self._upstream.cluster.stores.values() if s.is_up and s.id != gone}
+        others = [store for store in region.stores if store != region.leader_store and store in may_lead]
         if not others:
             return None
         heir = others[int(decision.what * len(others))]
         self._upstream.transfer_leader(region.id, heir)
         return f"region {region.id} is led by store {heir}"
 
-    def _outage(self, decision: Decision) -> str | None:
+    def _leave(self, decision: Decision) -> str | None:
+        """An outage begins: a store leads nothing any more. It still answers, so that clients find out."""
         stores = self._upstream.cluster.stores
-        if len(stores) == 1 or not all(store.is_up for store in stores.values()):
+        if len(stores) == 1 or self._leaving is not None or not all(store.is_up for store in stores.values()):
             return None
         store_id = sorted(stores)[int(decision.where * len(stores))]
+        self._leaving = _Leaving(store_id, decision, self._clock.monotonic())
+        self._upstream.cluster.move_leaders_from(store_id)
+        return f"store {store_id} leads nothing any more"
+
+    def go(self) -> str | None:
+        """The store that is about to go does so, if nobody has asked it for a while."""
+        leaving = self._leaving
+        if leaving is None:
+            return None
+        now = self._clock.monotonic()
+        store_id, seconds = leaving.store_id, leaving.decision.outage_seconds
+        if now - max(leaving.since, self._upstream.cluster.stores[store_id].asked_at) < _QUIET_SECONDS:
+            if now - leaving.since > _PATIENCE_SECONDS:
+                self._leaving = None
+                return f"store {store_id} stays, since it is still asked"
+            return None
+        self._leaving = None
         self._taken_down.add(store_id)
-        if decision.kind is Kind.KILL:
+        if leaving.decision.kind is Kind.KILL:
             self._upstream.kill_store(store_id)
         else:
             self._upstream.stop_store(store_id)
-        self._upstream.start_store_later(store_id, decision.outage_seconds)
-        return f"store {store_id} is gone for {decision.outage_seconds:.1f} s"
+        self._upstream.start_store_later(store_id, seconds)
+        return f"store {store_id} is gone for {seconds:.1f} s ({leaving.decision.kind.value})"

@@ -50,6 +50,7 @@ class StoreState:
     address: str = ""
     is_up: bool = True
     deaths: int = 0  # what was asked of it before the last one is not done any more
+    asked_at: float = 0.0  # when the last request came, by the clock that never goes back
 
 
 class Cluster:

@@ -45,6 +45,8 @@ class RegionGuard:
                     request_store_id=wanted.peer.store_id, actual_store_id=self._store_id
                 ),
             )
+        state = self._cluster.stores[self._store_id]
+        state.asked_at = self._cluster.clock.monotonic()
         with self._cluster.mutex:
             region = self._cluster.regions.get(wanted.region_id)
             if region is None or self._store_id not in region.stores:
@@ -57,7 +59,7 @@ class RegionGuard:
                     "peer is not leader",
                     not_leader=self._cluster.not_leader(region),
                 )
-            if self._cluster.stores[self._store_id].deaths != self._deaths:
+            if state.deaths != self._deaths:
                 # A request that outlived its store: the client may have asked another one since.
                 refuse("store is gone", not_leader=errorpb_pb2.NotLeader(region_id=region.id))
             peer = region.peer_on(self._store_id)
