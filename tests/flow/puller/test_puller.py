@@ -35,7 +35,7 @@ def upstream():
 async def pulling(upstream, *subscriptions, start_ts=0):
     async with PdClient(upstream.pd_address) as pd:
         receiver = RecordingReceiver()
-        puller = Puller(pd, receiver)
+        puller = Puller(pd, receiver, locks=None)  # open transactions here have no heart-beat
         for subscription, span in subscriptions or [(1, ROWS)]:
             puller.subscribe(subscription, span, Ts(start_ts))
         running = asyncio.create_task(puller.run())
