@@ -9,7 +9,7 @@ else is compiled (``kernels``). Pairs are kept as a flat list ``[key, value, key
 of tuples at a time would cost more in the interpreter's own garbage collection than all the rest.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -64,11 +64,18 @@ class Garbage:
 
 
 def changes(
-    snapshot: Snapshot, start: bytes, end: bytes, checkpoint_ts: int, *, drop_looped: bool = False
+    snapshot: Snapshot,
+    start: bytes,
+    end: bytes,
+    checkpoint_ts: int,
+    *,
+    drop_looped: bool = False,
+    on_read: Callable[[int], object] = lambda size: None,
 ) -> Iterator[Rows]:
     """COMMITTED rows (``cdcpb.Event.Entries``) of the memcomparable range with commit-ts > ``checkpoint_ts``.
 
     Keys ascend, versions of a key come from newest to oldest, each with the value before it.
+    ``on_read`` is told how many bytes were read, before each part, and may wait.
     """
     source = snapshot.scan(Family.WRITE, start, end)
     carried: Pairs = []
@@ -77,11 +84,14 @@ def changes(
         fresh = take(source, RECORDS_PER_BLOCK)
         done = len(fresh) < 2 * RECORDS_PER_BLOCK
         block = _Block(snapshot, carried + fresh)
+        on_read(block.read_bytes)
         # The last version waits for the next block, which may hold the one before it.
         count = len(block) if done else block.last_data()
         at = 0
         while at < count:
+            block.read_bytes = 0
             rows, at = block.changes(at, count, checkpoint_ts, drop_looped)
+            on_read(block.read_bytes)
             if rows is not None:
                 yield rows
         carried = block.pairs[2 * count : 2 * count + 2]
@@ -143,6 +153,7 @@ class _Block:
         self._snapshot = snapshot
         n = len(self)
         self._data, self._po = join(pairs)
+        self.read_bytes = len(self._data)  # and long values, as they are read
         self._same = np.empty(n, np.uint8)
         self._kind = np.empty(n, np.uint8)
         self._commit: Stamps = np.empty(n, np.uint64)
@@ -243,6 +254,7 @@ class _Block:
             pairs += pair
             size += len(pair[1])
         longs, lo = join(pairs)
+        self.read_bytes += len(longs)
         kernels.match_long(self._data, self._po, self._start, wanted, longs, lo, self._val_at, self._val_len)
         missing = wanted[self._val_len[wanted] == LONG_VALUE]
         if len(missing):

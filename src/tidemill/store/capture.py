@@ -15,6 +15,7 @@ scans: those read a snapshot taken at registration, at their own pace.
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tidemill._pb import cdcpb_pb2, errorpb_pb2
 from tidemill.errors import CorruptDataError, TidemillError
@@ -238,7 +239,8 @@ def _scan_raw(subscription: Subscription, snapshot: Snapshot, region: Region) ->
     """
     stream, request = subscription.stream, subscription.request_id
     try:
-        for rows in raw_blocks.changes(snapshot, region.start, region.end, subscription.checkpoint_ts):
+        bounds = (region.start, region.end, subscription.checkpoint_ts)
+        for rows in raw_blocks.changes(snapshot, *bounds, on_read=partial(stream.pace, subscription)):
             for run in rows.cut(MESSAGE_BYTES):
                 if not stream.push_scan(subscription, entries_event(region.id, request, run)):
                     return
@@ -252,7 +254,9 @@ def _scan_committed(subscription: Subscription, snapshot: Snapshot, start: bytes
     if end and start >= end:
         return True
     physical = (physical_key(start) if start else b"", physical_key(end) if end else b"")
-    for rows in blocks.changes(snapshot, *physical, subscription.checkpoint_ts, drop_looped=subscription.drop_looped):
+    pace = partial(subscription.stream.pace, subscription)
+    scan = partial(blocks.changes, drop_looped=subscription.drop_looped, on_read=pace)
+    for rows in scan(snapshot, *physical, subscription.checkpoint_ts):
         for run in rows.cut(MESSAGE_BYTES):
             event = entries_event(subscription.region_id, subscription.request_id, run)
             if not subscription.stream.push_scan(subscription, event):

@@ -31,7 +31,7 @@ _BURST_SECONDS = 0.1
 
 
 class Throttle:
-    """How fast incremental scans may go, all together."""
+    """How fast incremental scans may read what is stored, all together."""
 
     def __init__(self, clock: Clock, bytes_per_second: float = SCAN_BYTES_PER_SECOND) -> None:
         self.bytes_per_second = bytes_per_second
@@ -135,10 +135,7 @@ class FeedStream:
 
     def push_scan(self, subscription: Subscription, data: bytes) -> bool:
         """Like ``push``, but wait for room first. False: the subscription is closed, stop scanning."""
-        delay = self.throttle.delay(len(data))
         with self.lock:
-            if delay:
-                self.lock.wait_for(lambda: subscription.is_closed or self._is_closed, delay)
             self.lock.wait_for(
                 lambda: self._queued_bytes < SCAN_QUEUE_BYTES or subscription.is_closed or self._is_closed
             )
@@ -146,6 +143,13 @@ class FeedStream:
                 return False
             self._append(data, mergeable=True)
             return True
+
+    def pace(self, subscription: Subscription, size: int) -> None:
+        """A scan has read ``size`` bytes: wait as long as they must take, or until nobody wants them."""
+        delay = self.throttle.delay(size)
+        if delay:
+            with self.lock:
+                self.lock.wait_for(lambda: subscription.is_closed or self._is_closed, delay)
 
     def push_initialized(self, subscription: Subscription, data: bytes) -> None:
         """End a scan: resolved-ts may follow from here on."""

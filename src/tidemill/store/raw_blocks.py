@@ -3,7 +3,7 @@
 What a version costs in the interpreter is its two ``bytes`` objects from RocksDB; all else is compiled.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,9 +30,20 @@ class Checksum:
         return Checksum(self.value ^ other.value, self.pairs + other.pairs, self.bytes + other.bytes)
 
 
-def changes(snapshot: Snapshot, start: bytes, end: bytes, checkpoint_ts: int) -> Iterator[Rows]:
-    """COMMITTED rows of the newest version of each key of the physical range, where its ts > ``checkpoint_ts``."""
+def changes(
+    snapshot: Snapshot,
+    start: bytes,
+    end: bytes,
+    checkpoint_ts: int,
+    *,
+    on_read: Callable[[int], object] = lambda size: None,
+) -> Iterator[Rows]:
+    """COMMITTED rows of the newest version of each key of the physical range, where its ts > ``checkpoint_ts``.
+
+    ``on_read`` is told how many bytes were read, before each part, and may wait.
+    """
     for block, begin in _blocks(snapshot.scan(Family.RAW, start, end), RECORDS_PER_BLOCK):
+        on_read(block.read_bytes)
         rows = block.changes(begin, checkpoint_ts)
         if rows is not None:
             yield rows
@@ -111,6 +122,7 @@ class _Block:
         self.pairs = pairs
         n = len(self)
         self._data, self._po = join(pairs)
+        self.read_bytes = len(self._data)
         self._same = np.empty(n, np.uint8)
         self._flags = np.empty(n, np.uint8)
         self._ts: Stamps = np.empty(n, np.uint64)
