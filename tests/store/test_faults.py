@@ -1,5 +1,9 @@
 """Clusters that change and fail: what clients see of merges, of stores that go and die, of a PD that is away."""
 
+import json
+from contextlib import closing
+from http.client import HTTPConnection
+
 import grpc
 import pytest
 
@@ -233,10 +237,13 @@ def test_an_orphan_lock_holds_the_resolved_ts_and_blocks_readers(upstream, clien
     feed = subscribed(client, region)
     start_ts = run(upstream, "orphan-lock", key="a", ttl_seconds=2)["start_ts"]
     upstream.publish_resolved()
-    feed.wait_resolved(region.region.id, start_ts)
-    assert feed.resolved(region.region.id)[-1][3] == start_ts
+    feed.wait(lambda: feed.resolved(region.region.id))
+    assert feed.resolved(region.region.id)[-1][3] <= start_ts
     locked = get(client, region, b"a", upstream.tso()).error.locked
     assert (locked.lock_version, locked.lock_ttl) == (start_ts, 2000)
+    upstream.rollback([b"a"], start_ts)
+    feed.wait_resolved(region.region.id, upstream.publish_resolved())
+    assert feed.resolved(region.region.id)[-1][3] > start_ts
 
 
 def test_a_held_region_is_listed_as_held(upstream):
@@ -284,6 +291,47 @@ def test_every_fault_answers_with_one_known_document(upstream):
             given = {"region": upstream.regions()[0].id}
         document = run(upstream, name, **given)
         assert set(document) & {"regions", "stores", "pd", "streams", "delay_seconds", "start_ts"}, name
+
+
+# Faults over HTTP
+
+
+def ask(upstream, method, path, body=b""):
+    with closing(HTTPConnection(upstream.pd_address, timeout=DEADLINE_SECONDS)) as connection:
+        connection.request(method, f"/tidemill/v1/faults{path}", body)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def test_faults_are_listed_and_asked_for_at_pds_port(upstream):
+    assert ask(upstream, "GET", "") == (200, {"faults": list(FAULTS)})
+    status, document = ask(upstream, "POST", "/split", b'{"key": "m"}')
+    assert (status, len(document["regions"])) == (200, 2)
+    assert ask(upstream, "GET", "/regions") == (200, document)
+
+
+def test_they_are_served_while_pd_is_away(upstream):
+    upstream.pd_away()
+    assert ask(upstream, "GET", "/stores")[0] == 200
+    assert ask(upstream, "POST", "/pd-back")[0] == 200
+    assert not upstream.cluster.is_pd_away
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "said"),
+    [
+        ("POST", "/meteor", b"", 404, "no fault named 'meteor'"),
+        ("POST", "/split", b"{", 400, "not readable as JSON"),
+        ("POST", "/split", b"[]", 400, "must be a JSON object"),
+        ("POST", "/merge", b'{"region": 99}', 400, "there is no region 99"),
+        ("GET", "/split", b"", 405, "ask for a fault with POST"),
+    ],
+)
+def test_a_refusal_over_http_has_a_code_and_a_message(upstream, method, path, body, status, said):
+    answered, document = ask(upstream, method, path, body)
+    assert answered == status
+    assert document["error"]["code"] == "usage"
+    assert said in document["error"]["message"]
 
 
 @pytest.mark.parametrize(
