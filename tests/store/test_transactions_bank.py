@@ -60,7 +60,7 @@ def committed(upstream) -> dict[tuple[bytes, int], Change]:
 
 
 @pytest.mark.parametrize("delay_seconds", [0, 0.003], ids=["at once", "with a delay"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_money_is_neither_made_nor_lost(seed, delay_seconds):
     with percolator(stores=3, resolved_interval_seconds=0.02) as kv, ThreadPoolExecutor(8) as pool:
         kv.write(*(put(key, b"%d" % BALANCE) for key in ACCOUNTS))
@@ -70,14 +70,16 @@ def test_money_is_neither_made_nor_lost(seed, delay_seconds):
         tellers = [Teller(kv, f"{seed}/{number}") for number in range(4)]
         auditor = pool.submit(audit, kv, f"{seed}/audit", stop)
         work = [pool.submit(lambda t=t: [t.transfer(ACCOUNTS) for _ in range(TRANSFERS)]) for t in tellers]
-        follower = Follower(kv.client)
-        while not all(job.done() for job in work):
-            shake(kv.upstream, dice)
-            for _ in range(10):
-                follower.step()
-        for job in work:
-            job.result()
-        stop.set()
+        try:
+            follower = Follower(kv.client)
+            while not all(job.done() for job in work):
+                shake(kv.upstream, dice)
+                for _ in range(10):
+                    follower.step()
+            for job in work:
+                job.result()
+        finally:
+            stop.set()
         assert auditor.result() > 0
         assert sum(Teller(kv, "end").balance(key, kv.tso()) for key in ACCOUNTS) == BALANCE * len(ACCOUNTS)
         assert all(sum(teller.done[mode] for teller in tellers) for mode in MODES)
