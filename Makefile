@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+PROCESSES ?= 2
 
 .PHONY: help setup demo test check format bench proto clean
 
@@ -23,7 +24,7 @@ demo: setup ## Capture a real TiDB's history through Spark into files, and check
 	$(BIN)/tidemill demo
 
 test: setup ## Run the tests
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile $(TESTS)
 
 check: setup ## Lint, format and types
 	$(BIN)/ruff check .

@@ -8,6 +8,9 @@
     ├── UpstreamError              PD or TiKV answered with an error, or not at all
     │   ├── UpstreamUnavailableError   (retryable) nobody answers
     │   ├── RegionUnavailableError     (retryable) a region moved, split or has no leader
+    │   ├── TransactionConflictError   (retryable) somebody else wrote first; begin a new transaction
+    │   ├── TransactionEndedError      (retryable) somebody else has rolled the transaction back: it took too long
+    │   ├── UndeterminedError          the answer to a write was lost: it may or may not have been carried out
     │   ├── IncompatibleUpstreamError  wrong cluster, version or API; will not heal by waiting
     │   └── ProtocolViolationError     the upstream broke its own protocol; the stream is dropped
     ├── SchemaError                a schema or DDL job that we cannot follow
@@ -76,6 +79,30 @@ class UpstreamUnavailableError(UpstreamError):
 class RegionUnavailableError(UpstreamError):
     code = "region-unavailable"
     retryable = True
+
+
+class TransactionConflictError(UpstreamError):
+    code = "transaction-conflict"
+    retryable = True
+
+    def __init__(self, key: bytes, start_ts: int, conflict_ts: int) -> None:
+        self.key, self.start_ts, self.conflict_ts = key, start_ts, conflict_ts
+        super().__init__(
+            f"the transaction that started at {start_ts} cannot write key {key.hex()}: another one committed it at "
+            f"{conflict_ts}. Nothing was written; read again and begin a new transaction."
+        )
+
+    def __reduce__(self) -> tuple[type["TransactionConflictError"], tuple[bytes, int, int]]:
+        return type(self), (self.key, self.start_ts, self.conflict_ts)
+
+
+class TransactionEndedError(UpstreamError):
+    code = "transaction-ended"
+    retryable = True
+
+
+class UndeterminedError(UpstreamError):
+    code = "undetermined"
 
 
 class IncompatibleUpstreamError(UpstreamError):

@@ -24,7 +24,6 @@ from tidemill.errors import (
     EngineError,
     InvariantError,
     RowUndecodableError,
-    StartTsCollectedError,
     UpstreamError,
     UsageError,
 )
@@ -36,6 +35,7 @@ from tidemill.flow.sorter import Sorter
 from tidemill.log import get_logger
 from tidemill.model.ts import Ts, lag_seconds, show
 from tidemill.processor import Admission, Processor, Totals
+from tidemill.upstream.gc import GcHold
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader
@@ -102,7 +102,7 @@ class Changefeed:
         self._thread = threading.Thread(target=self._loop.run_forever, name="processor", daemon=True)
         self._service_id = "tidemill-" + sha256(str(options.data_dir.resolve()).encode()).hexdigest()[:16]
         self._pd: PdClient | None = None
-        self._holds_gc = False
+        self._gc_hold: GcHold | None = None
         self._is_begun = False  # something is written down that a later run would resume
         self._upstream: _Upstream | None = None
         self._pulling: Future[None] | None = None
@@ -243,15 +243,9 @@ class Changefeed:
 
     async def _hold_gc(self, pd: PdClient, checkpoint_ts: Ts) -> None:
         """Keep the upstream from collecting what we still need; refuse what it has collected already."""
-        wanted = Ts(checkpoint_ts - 1)
-        safepoint = await pd.update_service_gc_safe_point(self._service_id, _GC_TTL_SECONDS, wanted)
-        if safepoint > wanted:
-            raise StartTsCollectedError(
-                f"cannot start at {show(checkpoint_ts)}: the upstream has garbage-collected up to {show(safepoint)}. "
-                "Choose a --start-ts above it and a new --data-dir, or copy the tables first and start from the "
-                "copy's ts."
-            )
-        self._holds_gc = True
+        if self._gc_hold is None:
+            self._gc_hold = GcHold(pd, self._service_id, _GC_TTL_SECONDS)
+        await self._gc_hold.hold(checkpoint_ts)
 
     async def _pull(self) -> None:
         try:
@@ -286,9 +280,9 @@ class Changefeed:
 
     async def _leave(self, pd: PdClient, *, lets_go: bool) -> None:
         """``lets_go``: nobody will come back for what the upstream keeps for us."""
-        if self._holds_gc and lets_go:
+        if self._gc_hold is not None and lets_go:
             with suppress(UpstreamError):
-                await pd.update_service_gc_safe_point(self._service_id, 0, Ts(0))
+                await self._gc_hold.release()
         await pd.close()
 
     # Small things.

@@ -14,7 +14,7 @@ import pytest
 from tests import histories
 from tidemill._pb import pdpb_pb2, pdpb_pb2_grpc
 from tidemill.cli import main
-from tidemill.cli.upstream import parse_seconds
+from tidemill.cli.options import parse_seconds
 from tidemill.errors import UsageError
 from tidemill.store.upstream import EmbeddedUpstream
 
@@ -77,6 +77,8 @@ def test_a_data_dir_keeps_the_cluster_and_the_asked_port_is_taken(tmp_path):
         (["--load", "no-such-file.parquet"], 1, "no such file"),
         (["--load", __file__], 1, "not a readable Parquet file"),
         (["--stores", "0"], 2, "choose 1 to 64"),
+        (["--api-version", "3"], 2, "choose 1 or 2"),
+        (["--log-level", "loud"], 2, "--log-level 'loud' is unknown"),
         (["--replay", "1"], 2, "--load"),
         (["--resolved-interval", "soon"], 2, "not a duration"),
         (["--ready-file", "/no/such/folder/ready.json"], 2, "cannot write --ready-file"),
@@ -87,6 +89,30 @@ def test_what_cannot_be_started_is_said_in_one_sentence(monkeypatch, capsys, opt
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("harm", "options", "said"),
+    [
+        (lambda folder: None, ["--api-version", "2"], "Start with --api-version 1"),
+        (lambda folder: None, ["--stores", "3"], "Start with --stores 1"),
+        (lambda folder: (folder / "CURRENT").unlink(), [], "it is damaged"),
+        (lambda folder: [p.write_bytes(b"") for p in folder.glob("*.sst")], [], "cannot open the upstream's data"),
+    ],
+)
+def test_a_data_folder_that_does_not_fit_is_said_in_one_sentence(tmp_path, monkeypatch, capsys, harm, options, said):
+    with EmbeddedUpstream.start(data_dir=tmp_path / "d"):
+        pass
+    harm(tmp_path / "d")
+    monkeypatch.setattr(
+        sys, "argv", ["tidemill", "upstream", "--pd-port", "0", "--data-dir", str(tmp_path / "d"), *options]
+    )
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error

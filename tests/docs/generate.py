@@ -23,13 +23,17 @@ _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: 
 def commands() -> str:
     """A section per command: its help, its options."""
     found: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    return "\n".join(_command(name, found[name]) for name in ("run", "upstream", "demo"))
+    sections = [_command(name, found[name]) for name in ("run", "upstream", "demo")]
+    group = found["fault"]
+    sections += [f"## tidemill fault\n\n{group.help}\n"]
+    sections += [_command(f"fault {name}", command, "###") for name, command in group.commands.items()]
+    return "\n".join(sections)
 
 
-def _command(name: str, command: Any) -> str:
+def _command(name: str, command: Any, heading: str = "##") -> str:
     text, _, example = command.help.partition("Example: ")
-    lines = [f"## tidemill {name}", "", " ".join(text.split()), "", "```sh", " ".join(example.split()), "```", ""]
-    lines += ["| Option | Default | Meaning |", "|---|---|---|"]
+    lines = [f"{heading} tidemill {name}", "", " ".join(text.split()), ""]
+    lines += ["```sh", " ".join(example.split()), "```", "", "| Option | Default | Meaning |", "|---|---|---|"]
     for option in command.params:
         default = "required" if option.required else "" if option.default is None else f"`{option.default}`"
         lines.append(f"| `{option.opts[0]}` | {default} | {option.help} |")

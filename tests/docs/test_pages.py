@@ -70,7 +70,10 @@ def makefile_targets() -> set[str]:
 
 
 class World:
-    """Stands in for the reader: 127.0.0.1:2379 is an upstream with the demo's history, /tmp a folder of the test."""
+    """Stands in for the reader: 127.0.0.1:2379 is an upstream with the demo's history, /tmp a folder of the test.
+
+    Faults are tried on an upstream of three stores that is new for every page.
+    """
 
     def __init__(self, folder: Path, pd: str) -> None:
         self._folder = folder
@@ -85,11 +88,13 @@ class World:
         place = self._folder / page.stem
         place.mkdir()
         (place / "src").symlink_to(ROOT / "src")
-        for line in shown(page):
-            self._run(self._in_this_world(line), place)
+        with EmbeddedUpstream.start(stores=3) as fresh:
+            for line in shown(page):
+                pd = fresh.pd_address if line.startswith("tidemill fault") else self._pd
+                self._run(self._in_this_world(line, pd), place)
 
-    def _in_this_world(self, line: str) -> str:
-        line = line.replace("127.0.0.1:2379", self._pd).replace("--pd-port 2379", "--pd-port 0")
+    def _in_this_world(self, line: str, pd: str) -> str:
+        line = line.replace("127.0.0.1:2379", pd).replace("--pd-port 2379", "--pd-port 0")
         line = line.replace("spark://127.0.0.1:7077", "local[2]")  # tests/e2e/test_standalone.py has the real one
         line = line.replace("/tmp/", f"{self._folder}/tmp/")
         return re.sub(r"--load history.parquet", f"--load {demo.history_path()}", line)
@@ -102,6 +107,10 @@ class World:
             done = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=place, capture_output=True, text=True)
             assert (done.returncode, done.stderr) == (0, ""), line
             assert done.stdout.strip(), f"{line} shows nothing"
+        elif words[0] == "fault":
+            with Command(place, *words, cwd=place) as asked:
+                assert asked.wait() == 0, asked.errors
+                assert asked.output.strip(), f"{line} shows nothing"
         elif words[0] == "demo":
             assert_demo_is_equal(place, *words[1:])
         else:

@@ -9,7 +9,8 @@ import queue
 from dataclasses import dataclass, field
 
 from tests.store.stub import DEADLINE_SECONDS, Client, Feed
-from tidemill._pb import pdpb_pb2
+from tidemill._pb import cdcpb_pb2, pdpb_pb2
+from tidemill.upstream.keys import encode_bytes
 
 RETRYABLE = {"not_leader", "epoch_not_match", "region_not_found", "congested", "server_is_busy"}
 
@@ -35,10 +36,16 @@ class Registration:
     early_commits: list = field(default_factory=list)
     early_rollbacks: list = field(default_factory=list)
 
+    def wants(self, physical_key: bytes) -> bool:
+        return self.start <= physical_key and (not self.end or physical_key < self.end)
+
 
 class Follower:
-    def __init__(self, client: Client, start_ts: int = 0) -> None:
+    """``raw``: follows RawKV instead of transactions."""
+
+    def __init__(self, client: Client, start_ts: int = 0, *, raw: bool = False) -> None:
         self._client = client
+        self._is_raw = raw
         self._inbox: queue.Queue = queue.Queue()
         self._feeds: dict[int, Feed] = {}
         self._registrations: dict[int, Registration] = {}
@@ -46,6 +53,14 @@ class Follower:
         self.changes: dict[tuple[bytes, int], Change] = {}
         self.relocations = 0
         self._cover(b"", b"", start_ts)
+
+    def move_to(self, client: Client) -> None:
+        """The upstream was started anew: go on there from what was promised before."""
+        self._client = client
+        self._inbox = queue.Queue()
+        self._feeds = {}
+        for request_id in list(self._registrations):
+            self._relocate(request_id)
 
     @property
     def frontier(self) -> int:
@@ -82,6 +97,11 @@ class Follower:
                 self._take(registration, content)
 
     def _take(self, registration: Registration, row) -> None:
+        if self._is_raw:
+            assert row.type in (4, 5), f"not of RawKV: {row}"
+            # A scan of RawKV tells of the whole region, whatever was asked for.
+            if row.type == 4 and not registration.wants(encode_bytes(row.key)):
+                return
         key = (row.start_ts, row.key)
         match row.type:
             case 1:  # PREWRITE
@@ -141,5 +161,7 @@ class Follower:
             if feed is None:
                 feed = self._feeds[store] = self._client.feed(store, inbox=self._inbox)
             self._registrations[self._next_request] = Registration(feed, region.region.id, low, high, checkpoint_ts)
-            feed.register(region, self._next_request, checkpoint_ts=checkpoint_ts, start_key=low, end_key=high)
+            api = cdcpb_pb2.ChangeDataRequest.RawKV if self._is_raw else cdcpb_pb2.ChangeDataRequest.TiDB
+            wanted = {"checkpoint_ts": checkpoint_ts, "start_key": low, "end_key": high, "kv_api": api}
+            feed.register(region, self._next_request, **wanted)
             self._next_request += 1

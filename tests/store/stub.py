@@ -86,6 +86,7 @@ class Feed:
         self.end: grpc.RpcError | None = None
         self.ended = False
         self.largest_message = 0
+        self.indexes: list[int] = []  # of every event with rows
         features = "stream-multiplexing" if features is None else features
         call = stub.EventFeedV2 if v2 else stub.EventFeed
         self._call = call(iter(self._requests.get, None), metadata=[("features", features)] if v2 else None)
@@ -171,6 +172,7 @@ class Feed:
             for message in self._call:
                 self.largest_message = max(self.largest_message, message.ByteSize())
                 entries = list(_entries(message))
+                self.indexes += [event.index for event in message.events if event.HasField("entries")]
                 if self._inbox is not None:
                     self._inbox.put((self, entries))
                     continue

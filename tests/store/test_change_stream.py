@@ -153,7 +153,7 @@ def test_resolved_ts_follows_the_tso_once_initialized(upstream, client):
     assert upstream.tso() > ts
 
 
-def test_a_lock_holds_the_resolved_ts_at_its_start_ts(upstream, client):
+def test_a_lock_holds_the_resolved_ts_just_below_its_start_ts(upstream, client):
     region = client.region()
     feed = feed_of(client, region)
     feed.register(region)
@@ -165,7 +165,7 @@ def test_a_lock_holds_the_resolved_ts_at_its_start_ts(upstream, client):
     after = upstream.publish_resolved()
     feed.wait_resolved(region.region.id, after)
     stamps = [entry[3] for entry in feed.resolved(region.region.id)]
-    assert stamps == [start, start, after]
+    assert stamps == [start - 1, start - 1, after]
     assert after >= commit
 
 
@@ -258,7 +258,7 @@ def test_slow_regions_are_sent_in_small_groups(upstream, client):
     ts = upstream.publish_resolved()
     feed.wait(lambda: len({e[2] for e in feed.log if e[0] == "resolved"}) == len(regions))
     stamps = sorted(entry[3] for entry in feed.log if entry[0] == "resolved")
-    assert stamps == [start] * 8 + [ts] * 53
+    assert stamps == [start - 1] * 8 + [ts] * 53
 
 
 # Refusals, in the order in which the server checks

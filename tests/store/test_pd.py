@@ -1,14 +1,13 @@
-"""PD over real gRPC: timestamps, regions, stores, safepoints, and who is refused."""
+"""PD over real gRPC: timestamps, regions, stores, and who is refused."""
 
 import grpc
 import pytest
 
 from tests.store.stub import DEADLINE_SECONDS, client_of
 from tidemill._pb import pdpb_pb2
+from tidemill.errors import UsageError
 from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.upstream.keys import encode_bytes
-
-NEVER = (1 << 63) - 1
 
 
 def tso(client, *counts):
@@ -55,6 +54,14 @@ def test_a_tso_stream_of_another_cluster_is_refused(client):
     with pytest.raises(grpc.RpcError) as refused:
         list(client.pd.Tso(iter([stranger])))
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_a_taken_port_is_told_and_nothing_stays_behind(upstream, tmp_path):
+    port = int(upstream.pd_address.rsplit(":", 1)[1])
+    with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}: the port is taken"):
+        EmbeddedUpstream.start(pd_port=port, data_dir=tmp_path / "d")
+    with EmbeddedUpstream.start(data_dir=tmp_path / "d") as second:
+        assert second.pd_address != upstream.pd_address
 
 
 # Timestamps
@@ -147,6 +154,45 @@ def test_regions_are_found_by_key_id_and_range(upstream, client):
     assert list(batch.regions) == regions[:1]
 
 
+@pytest.mark.parametrize(
+    ("ranges", "reason"),
+    [
+        ([(b"c", b"a")], "start key > end key"),
+        ([(b"a", b"c"), (b"b", b"d")], "ranges overlapped"),
+        ([(b"a", b""), (b"b", b"d")], "ranges overlapped"),
+    ],
+)
+def test_ranges_that_cannot_be_asked_together_are_refused(client, ranges, reason):
+    wanted = [pdpb_pb2.KeyRange(start_key=start, end_key=end) for start, end in ranges]
+    answer = client.pd.BatchScanRegions(pdpb_pb2.BatchScanRegionsRequest(header=client.header, ranges=wanted))
+    assert answer.header.error.type == pdpb_pb2.UNKNOWN
+    assert reason in answer.header.error.message
+
+
+def test_ranges_of_one_region_count_once_and_the_limit_goes_over_all_of_them(upstream, client):
+    for key in (b"b", b"d", b"f"):
+        upstream.split(key)
+    regions = client.regions()
+    keys = [encode_bytes(key) for key in (b"b1", b"b2", b"b3", b"b4", b"e")]
+    ranges = [pdpb_pb2.KeyRange(start_key=a, end_key=b) for a, b in ((b"", keys[0]), keys[1:3], keys[3:5])]
+
+    def scan(limit):
+        request = pdpb_pb2.BatchScanRegionsRequest(
+            header=client.header, ranges=ranges, limit=limit, contain_all_key_range=True
+        )
+        return list(client.pd.BatchScanRegions(request).regions)
+
+    assert scan(0) == scan(-1) == scan(3) == regions[:3]
+    assert scan(2) == regions[:2]
+
+
+def test_scattering_is_done_at_once(client):
+    scattered = client.pd.ScatterRegion(pdpb_pb2.ScatterRegionRequest(header=client.header, regions_id=[4]))
+    assert scattered.finished_percentage == 100
+    operator = client.pd.GetOperator(pdpb_pb2.GetOperatorRequest(header=client.header, region_id=4))
+    assert (operator.region_id, operator.status) == (4, pdpb_pb2.SUCCESS)
+
+
 def test_what_is_not_there_is_absent_and_no_error(client):
     missing = client.pd.GetRegionByID(pdpb_pb2.GetRegionByIDRequest(header=client.header, region_id=999))
     assert not missing.HasField("region")
@@ -189,68 +235,3 @@ def test_ids_are_given_once(client):
     second = client.pd.AllocID(pdpb_pb2.AllocIDRequest(header=client.header, count=1))
     assert (first.count, second.count) == (10, 1)
     assert second.id == first.id + 1
-
-
-# Safepoints
-
-
-def safepoint(client, service, ts, ttl):
-    request = pdpb_pb2.UpdateServiceGCSafePointRequest(header=client.header, service_id=service, safe_point=ts, TTL=ttl)
-    answer = client.pd.UpdateServiceGCSafePoint(request)
-    return answer.service_id, answer.min_safe_point
-
-
-def test_the_lowest_live_service_is_reported(upstream, client):
-    assert safepoint(client, b"cdc", 100, 60) == (b"gc_worker", 0)
-    assert safepoint(client, b"gc_worker", 90, NEVER) == (b"gc_worker", 90)
-    assert safepoint(client, b"br", 95, 60) == (b"gc_worker", 90)
-    assert safepoint(client, b"gc_worker", 200, NEVER) == (b"br", 95)
-
-
-def test_a_request_below_the_minimum_is_not_stored_and_only_the_answer_tells(upstream, client):
-    upstream.set_gc_safepoint(100)
-    assert safepoint(client, b"cdc", 99, 60) == (b"gc_worker", 100)
-    assert safepoint(client, b"cdc", 100, 60)[1] == 100
-    upstream.set_gc_safepoint(200)
-    assert safepoint(client, b"other", 150, 60) == (b"cdc", 100)  # and so cdc holds the rest back
-
-
-def test_a_service_leaves_with_a_ttl_of_zero(upstream, client):
-    safepoint(client, b"cdc", 50, 60)
-    safepoint(client, b"gc_worker", 80, NEVER)
-    assert safepoint(client, b"cdc", 0, 0) == (b"gc_worker", 80)
-
-
-def test_gc_worker_cannot_be_given_a_time_to_live(client):
-    with pytest.raises(grpc.RpcError):
-        safepoint(client, b"gc_worker", 50, 60)
-
-
-def test_the_gc_safepoint_only_moves_forward(client):
-    def update(ts):
-        request = pdpb_pb2.UpdateGCSafePointRequest(header=client.header, safe_point=ts)
-        return client.pd.UpdateGCSafePoint(request).new_safe_point
-
-    assert [update(10), update(5), update(20)] == [10, 10, 20]
-    assert client.pd.GetGCSafePoint(pdpb_pb2.GetGCSafePointRequest(header=client.header)).safe_point == 20
-
-
-def test_safepoints_survive_a_restart_and_expire_by_the_clock(tmp_path):
-    class HandClock:
-        seconds = 1_000_000.0
-
-        def now(self):
-            return self.seconds
-
-        def monotonic(self):
-            return self.seconds
-
-    clock = HandClock()
-    with EmbeddedUpstream.start(data_dir=tmp_path / "d", clock=clock) as first, client_of(first) as client:
-        safepoint(client, b"cdc", 70, 60)
-        safepoint(client, b"gc_worker", 90, NEVER)
-    with EmbeddedUpstream.start(data_dir=tmp_path / "d", clock=clock) as second, client_of(second) as client:
-        clock.seconds += 60
-        assert safepoint(client, b"br", 90, 600) == (b"cdc", 70)
-        clock.seconds += 1
-        assert safepoint(client, b"br", 90, 600)[1] == 90

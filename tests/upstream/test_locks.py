@@ -91,7 +91,7 @@ ASYNC = Status(
 
 
 def locks(*min_commit_ts):
-    infos = [kvrpcpb_pb2.LockInfo(min_commit_ts=ts) for ts in min_commit_ts]
+    infos = [kvrpcpb_pb2.LockInfo(min_commit_ts=ts, use_async_commit=True) for ts in min_commit_ts]
     return kvrpcpb_pb2.CheckSecondaryLocksResponse(locks=infos)
 
 

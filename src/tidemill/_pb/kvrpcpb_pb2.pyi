@@ -89,6 +89,10 @@ class PessimisticLockKeyResultType(int, metaclass=_enum_type_wrapper.EnumTypeWra
     LockResultNormal: _ClassVar[PessimisticLockKeyResultType]
     LockResultLockedWithConflict: _ClassVar[PessimisticLockKeyResultType]
     LockResultFailed: _ClassVar[PessimisticLockKeyResultType]
+
+class ChecksumAlgorithm(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    Crc64_Xor: _ClassVar[ChecksumAlgorithm]
 Put: Op
 Del: Op
 Lock: Op
@@ -133,6 +137,7 @@ WakeUpModeForceLock: PessimisticLockWakeUpMode
 LockResultNormal: PessimisticLockKeyResultType
 LockResultLockedWithConflict: PessimisticLockKeyResultType
 LockResultFailed: PessimisticLockKeyResultType
+Crc64_Xor: ChecksumAlgorithm
 
 class Context(_message.Message):
     __slots__ = ("region_id", "region_epoch", "peer", "term", "priority", "isolation_level", "not_fill_cache", "sync_log", "record_time_stat", "record_scan_stat", "replica_read", "resolved_locks", "max_execution_duration_ms", "applied_index", "task_id", "stale_read", "resource_group_tag", "disk_full_opt", "is_retry_request", "api_version", "committed_locks", "request_source", "txn_source", "busy_threshold_ms", "keyspace_name", "keyspace_id", "buckets_version", "cluster_id")
@@ -1160,3 +1165,27 @@ class RawCASResponse(_message.Message):
     previous_not_exist: bool
     previous_value: bytes
     def __init__(self, region_error: _Optional[_Union[_errorpb_pb2.Error, _Mapping]] = ..., error: _Optional[str] = ..., succeed: _Optional[bool] = ..., previous_not_exist: _Optional[bool] = ..., previous_value: _Optional[bytes] = ...) -> None: ...
+
+class RawChecksumRequest(_message.Message):
+    __slots__ = ("context", "algorithm", "ranges")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    context: Context
+    algorithm: ChecksumAlgorithm
+    ranges: _containers.RepeatedCompositeFieldContainer[KeyRange]
+    def __init__(self, context: _Optional[_Union[Context, _Mapping]] = ..., algorithm: _Optional[_Union[ChecksumAlgorithm, str]] = ..., ranges: _Optional[_Iterable[_Union[KeyRange, _Mapping]]] = ...) -> None: ...
+
+class RawChecksumResponse(_message.Message):
+    __slots__ = ("region_error", "error", "checksum", "total_kvs", "total_bytes")
+    REGION_ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_KVS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    region_error: _errorpb_pb2.Error
+    error: str
+    checksum: int
+    total_kvs: int
+    total_bytes: int
+    def __init__(self, region_error: _Optional[_Union[_errorpb_pb2.Error, _Mapping]] = ..., error: _Optional[str] = ..., checksum: _Optional[int] = ..., total_kvs: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...

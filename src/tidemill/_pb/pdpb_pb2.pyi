@@ -29,6 +29,19 @@ class ServiceMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNKNOWN_SVC_MODE: _ClassVar[ServiceMode]
     PD_SVC_MODE: _ClassVar[ServiceMode]
     API_SVC_MODE: _ClassVar[ServiceMode]
+
+class EventType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PUT: _ClassVar[EventType]
+    DELETE: _ClassVar[EventType]
+
+class OperatorStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SUCCESS: _ClassVar[OperatorStatus]
+    TIMEOUT: _ClassVar[OperatorStatus]
+    CANCEL: _ClassVar[OperatorStatus]
+    REPLACE: _ClassVar[OperatorStatus]
+    RUNNING: _ClassVar[OperatorStatus]
 OK: ErrorType
 UNKNOWN: ErrorType
 NOT_BOOTSTRAPPED: ErrorType
@@ -45,6 +58,13 @@ REGIONS_NOT_CONTAIN_ALL_KEY_RANGE: ErrorType
 UNKNOWN_SVC_MODE: ServiceMode
 PD_SVC_MODE: ServiceMode
 API_SVC_MODE: ServiceMode
+PUT: EventType
+DELETE: EventType
+SUCCESS: OperatorStatus
+TIMEOUT: OperatorStatus
+CANCEL: OperatorStatus
+REPLACE: OperatorStatus
+RUNNING: OperatorStatus
 
 class RequestHeader(_message.Message):
     __slots__ = ("cluster_id", "sender_id", "caller_id", "caller_component")
@@ -556,6 +576,30 @@ class UpdateServiceSafePointV2Response(_message.Message):
     min_safe_point: int
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., service_id: _Optional[bytes] = ..., ttl: _Optional[int] = ..., min_safe_point: _Optional[int] = ...) -> None: ...
 
+class GCSafePointV2(_message.Message):
+    __slots__ = ("keyspace_id", "gc_safe_point")
+    KEYSPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    GC_SAFE_POINT_FIELD_NUMBER: _ClassVar[int]
+    keyspace_id: int
+    gc_safe_point: int
+    def __init__(self, keyspace_id: _Optional[int] = ..., gc_safe_point: _Optional[int] = ...) -> None: ...
+
+class GetAllGCSafePointV2Request(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ...) -> None: ...
+
+class GetAllGCSafePointV2Response(_message.Message):
+    __slots__ = ("header", "gc_safe_points", "revision")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    GC_SAFE_POINTS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    gc_safe_points: _containers.RepeatedCompositeFieldContainer[GCSafePointV2]
+    revision: int
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., gc_safe_points: _Optional[_Iterable[_Union[GCSafePointV2, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
 class SetGCBarrierRequest(_message.Message):
     __slots__ = ("header", "keyspace_scope", "barrier_id", "barrier_ts", "ttl_seconds")
     HEADER_FIELD_NUMBER: _ClassVar[int]
@@ -654,6 +698,26 @@ class GetGCStateResponse(_message.Message):
     global_gc_barriers: GlobalGCBarriersInfo
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., gc_state: _Optional[_Union[GCState, _Mapping]] = ..., global_gc_barriers: _Optional[_Union[GlobalGCBarriersInfo, _Mapping]] = ...) -> None: ...
 
+class GetAllKeyspacesGCStatesRequest(_message.Message):
+    __slots__ = ("header", "exclude_gc_barriers", "exclude_global_gc_barriers")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_GC_BARRIERS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_GLOBAL_GC_BARRIERS_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    exclude_gc_barriers: bool
+    exclude_global_gc_barriers: bool
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., exclude_gc_barriers: _Optional[bool] = ..., exclude_global_gc_barriers: _Optional[bool] = ...) -> None: ...
+
+class GetAllKeyspacesGCStatesResponse(_message.Message):
+    __slots__ = ("header", "gc_states", "global_gc_barriers")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    GC_STATES_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_GC_BARRIERS_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    gc_states: _containers.RepeatedCompositeFieldContainer[GCState]
+    global_gc_barriers: _containers.RepeatedCompositeFieldContainer[GlobalGCBarrierInfo]
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., gc_states: _Optional[_Iterable[_Union[GCState, _Mapping]]] = ..., global_gc_barriers: _Optional[_Iterable[_Union[GlobalGCBarrierInfo, _Mapping]]] = ...) -> None: ...
+
 class AdvanceTxnSafePointRequest(_message.Message):
     __slots__ = ("header", "keyspace_scope", "target")
     HEADER_FIELD_NUMBER: _ClassVar[int]
@@ -719,3 +783,125 @@ class GetRegionByIDRequest(_message.Message):
     region_id: int
     need_buckets: bool
     def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., region_id: _Optional[int] = ..., need_buckets: _Optional[bool] = ...) -> None: ...
+
+class GlobalConfigItem(_message.Message):
+    __slots__ = ("name", "value", "error", "kind", "payload")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    error: Error
+    kind: EventType
+    payload: bytes
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., kind: _Optional[_Union[EventType, str]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class StoreGlobalConfigRequest(_message.Message):
+    __slots__ = ("changes", "config_path")
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_PATH_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[GlobalConfigItem]
+    config_path: str
+    def __init__(self, changes: _Optional[_Iterable[_Union[GlobalConfigItem, _Mapping]]] = ..., config_path: _Optional[str] = ...) -> None: ...
+
+class StoreGlobalConfigResponse(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: Error
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class LoadGlobalConfigRequest(_message.Message):
+    __slots__ = ("names", "config_path")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_PATH_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    config_path: str
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., config_path: _Optional[str] = ...) -> None: ...
+
+class LoadGlobalConfigResponse(_message.Message):
+    __slots__ = ("items", "revision")
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[GlobalConfigItem]
+    revision: int
+    def __init__(self, items: _Optional[_Iterable[_Union[GlobalConfigItem, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class SetExternalTimestampRequest(_message.Message):
+    __slots__ = ("header", "timestamp")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    timestamp: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., timestamp: _Optional[int] = ...) -> None: ...
+
+class SetExternalTimestampResponse(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ...) -> None: ...
+
+class GetExternalTimestampRequest(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ...) -> None: ...
+
+class GetExternalTimestampResponse(_message.Message):
+    __slots__ = ("header", "timestamp")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    timestamp: int
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., timestamp: _Optional[int] = ...) -> None: ...
+
+class ScatterRegionRequest(_message.Message):
+    __slots__ = ("header", "region_id", "region", "leader", "group", "regions_id", "retry_limit", "skip_store_limit")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    REGION_ID_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REGIONS_ID_FIELD_NUMBER: _ClassVar[int]
+    RETRY_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SKIP_STORE_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    region_id: int
+    region: _metapb_pb2.Region
+    leader: _metapb_pb2.Peer
+    group: str
+    regions_id: _containers.RepeatedScalarFieldContainer[int]
+    retry_limit: int
+    skip_store_limit: bool
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., region_id: _Optional[int] = ..., region: _Optional[_Union[_metapb_pb2.Region, _Mapping]] = ..., leader: _Optional[_Union[_metapb_pb2.Peer, _Mapping]] = ..., group: _Optional[str] = ..., regions_id: _Optional[_Iterable[int]] = ..., retry_limit: _Optional[int] = ..., skip_store_limit: _Optional[bool] = ...) -> None: ...
+
+class ScatterRegionResponse(_message.Message):
+    __slots__ = ("header", "finished_percentage")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_PERCENTAGE_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    finished_percentage: int
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., finished_percentage: _Optional[int] = ...) -> None: ...
+
+class GetOperatorRequest(_message.Message):
+    __slots__ = ("header", "region_id")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    REGION_ID_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    region_id: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., region_id: _Optional[int] = ...) -> None: ...
+
+class GetOperatorResponse(_message.Message):
+    __slots__ = ("header", "region_id", "desc", "status", "kind")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    REGION_ID_FIELD_NUMBER: _ClassVar[int]
+    DESC_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    region_id: int
+    desc: bytes
+    status: OperatorStatus
+    kind: bytes
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., region_id: _Optional[int] = ..., desc: _Optional[bytes] = ..., status: _Optional[_Union[OperatorStatus, str]] = ..., kind: _Optional[bytes] = ...) -> None: ...

@@ -129,6 +129,11 @@ class PDStub:
                 request_serializer=tidemill_dot___pb_dot_pdpb__pb2.UpdateServiceSafePointV2Request.SerializeToString,
                 response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.UpdateServiceSafePointV2Response.FromString,
                 _registered_method=True)
+        self.GetAllGCSafePointV2 = channel.unary_unary(
+                '/pdpb.PD/GetAllGCSafePointV2',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllGCSafePointV2Request.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllGCSafePointV2Response.FromString,
+                _registered_method=True)
         self.SetGCBarrier = channel.unary_unary(
                 '/pdpb.PD/SetGCBarrier',
                 request_serializer=tidemill_dot___pb_dot_pdpb__pb2.SetGCBarrierRequest.SerializeToString,
@@ -154,6 +159,11 @@ class PDStub:
                 request_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetGCStateRequest.SerializeToString,
                 response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetGCStateResponse.FromString,
                 _registered_method=True)
+        self.GetAllKeyspacesGCStates = channel.unary_unary(
+                '/pdpb.PD/GetAllKeyspacesGCStates',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllKeyspacesGCStatesRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllKeyspacesGCStatesResponse.FromString,
+                _registered_method=True)
         self.AdvanceTxnSafePoint = channel.unary_unary(
                 '/pdpb.PD/AdvanceTxnSafePoint',
                 request_serializer=tidemill_dot___pb_dot_pdpb__pb2.AdvanceTxnSafePointRequest.SerializeToString,
@@ -168,6 +178,36 @@ class PDStub:
                 '/pdpb.PD/GetMinTS',
                 request_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetMinTSRequest.SerializeToString,
                 response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetMinTSResponse.FromString,
+                _registered_method=True)
+        self.StoreGlobalConfig = channel.unary_unary(
+                '/pdpb.PD/StoreGlobalConfig',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.StoreGlobalConfigRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.StoreGlobalConfigResponse.FromString,
+                _registered_method=True)
+        self.LoadGlobalConfig = channel.unary_unary(
+                '/pdpb.PD/LoadGlobalConfig',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.LoadGlobalConfigRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.LoadGlobalConfigResponse.FromString,
+                _registered_method=True)
+        self.SetExternalTimestamp = channel.unary_unary(
+                '/pdpb.PD/SetExternalTimestamp',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.SetExternalTimestampRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.SetExternalTimestampResponse.FromString,
+                _registered_method=True)
+        self.GetExternalTimestamp = channel.unary_unary(
+                '/pdpb.PD/GetExternalTimestamp',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetExternalTimestampRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetExternalTimestampResponse.FromString,
+                _registered_method=True)
+        self.ScatterRegion = channel.unary_unary(
+                '/pdpb.PD/ScatterRegion',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.ScatterRegionRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.ScatterRegionResponse.FromString,
+                _registered_method=True)
+        self.GetOperator = channel.unary_unary(
+                '/pdpb.PD/GetOperator',
+                request_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetOperatorRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetOperatorResponse.FromString,
                 _registered_method=True)
 
 
@@ -288,6 +328,12 @@ class PDServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetAllGCSafePointV2(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetGCBarrier(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -318,6 +364,12 @@ class PDServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetAllKeyspacesGCStates(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AdvanceTxnSafePoint(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -331,6 +383,42 @@ class PDServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetMinTS(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StoreGlobalConfig(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LoadGlobalConfig(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetExternalTimestamp(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetExternalTimestamp(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ScatterRegion(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetOperator(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -434,6 +522,11 @@ def add_PDServicer_to_server(servicer, server):
                     request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.UpdateServiceSafePointV2Request.FromString,
                     response_serializer=tidemill_dot___pb_dot_pdpb__pb2.UpdateServiceSafePointV2Response.SerializeToString,
             ),
+            'GetAllGCSafePointV2': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAllGCSafePointV2,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllGCSafePointV2Request.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllGCSafePointV2Response.SerializeToString,
+            ),
             'SetGCBarrier': grpc.unary_unary_rpc_method_handler(
                     servicer.SetGCBarrier,
                     request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.SetGCBarrierRequest.FromString,
@@ -459,6 +552,11 @@ def add_PDServicer_to_server(servicer, server):
                     request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetGCStateRequest.FromString,
                     response_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetGCStateResponse.SerializeToString,
             ),
+            'GetAllKeyspacesGCStates': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAllKeyspacesGCStates,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllKeyspacesGCStatesRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetAllKeyspacesGCStatesResponse.SerializeToString,
+            ),
             'AdvanceTxnSafePoint': grpc.unary_unary_rpc_method_handler(
                     servicer.AdvanceTxnSafePoint,
                     request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.AdvanceTxnSafePointRequest.FromString,
@@ -473,6 +571,36 @@ def add_PDServicer_to_server(servicer, server):
                     servicer.GetMinTS,
                     request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetMinTSRequest.FromString,
                     response_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetMinTSResponse.SerializeToString,
+            ),
+            'StoreGlobalConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.StoreGlobalConfig,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.StoreGlobalConfigRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.StoreGlobalConfigResponse.SerializeToString,
+            ),
+            'LoadGlobalConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadGlobalConfig,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.LoadGlobalConfigRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.LoadGlobalConfigResponse.SerializeToString,
+            ),
+            'SetExternalTimestamp': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetExternalTimestamp,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.SetExternalTimestampRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.SetExternalTimestampResponse.SerializeToString,
+            ),
+            'GetExternalTimestamp': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetExternalTimestamp,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetExternalTimestampRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetExternalTimestampResponse.SerializeToString,
+            ),
+            'ScatterRegion': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScatterRegion,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.ScatterRegionRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.ScatterRegionResponse.SerializeToString,
+            ),
+            'GetOperator': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOperator,
+                    request_deserializer=tidemill_dot___pb_dot_pdpb__pb2.GetOperatorRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_pdpb__pb2.GetOperatorResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -999,6 +1127,33 @@ class PD:
             _registered_method=True)
 
     @staticmethod
+    def GetAllGCSafePointV2(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/GetAllGCSafePointV2',
+            tidemill_dot___pb_dot_pdpb__pb2.GetAllGCSafePointV2Request.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.GetAllGCSafePointV2Response.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def SetGCBarrier(request,
             target,
             options=(),
@@ -1134,6 +1289,33 @@ class PD:
             _registered_method=True)
 
     @staticmethod
+    def GetAllKeyspacesGCStates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/GetAllKeyspacesGCStates',
+            tidemill_dot___pb_dot_pdpb__pb2.GetAllKeyspacesGCStatesRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.GetAllKeyspacesGCStatesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def AdvanceTxnSafePoint(request,
             target,
             options=(),
@@ -1204,6 +1386,168 @@ class PD:
             '/pdpb.PD/GetMinTS',
             tidemill_dot___pb_dot_pdpb__pb2.GetMinTSRequest.SerializeToString,
             tidemill_dot___pb_dot_pdpb__pb2.GetMinTSResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StoreGlobalConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/StoreGlobalConfig',
+            tidemill_dot___pb_dot_pdpb__pb2.StoreGlobalConfigRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.StoreGlobalConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadGlobalConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/LoadGlobalConfig',
+            tidemill_dot___pb_dot_pdpb__pb2.LoadGlobalConfigRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.LoadGlobalConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetExternalTimestamp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/SetExternalTimestamp',
+            tidemill_dot___pb_dot_pdpb__pb2.SetExternalTimestampRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.SetExternalTimestampResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetExternalTimestamp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/GetExternalTimestamp',
+            tidemill_dot___pb_dot_pdpb__pb2.GetExternalTimestampRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.GetExternalTimestampResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScatterRegion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/ScatterRegion',
+            tidemill_dot___pb_dot_pdpb__pb2.ScatterRegionRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.ScatterRegionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOperator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/GetOperator',
+            tidemill_dot___pb_dot_pdpb__pb2.GetOperatorRequest.SerializeToString,
+            tidemill_dot___pb_dot_pdpb__pb2.GetOperatorResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -175,6 +175,11 @@ class TikvStub:
                 request_serializer=tidemill_dot___pb_dot_kvrpcpb__pb2.RawCASRequest.SerializeToString,
                 response_deserializer=tidemill_dot___pb_dot_kvrpcpb__pb2.RawCASResponse.FromString,
                 _registered_method=True)
+        self.RawChecksum = channel.unary_unary(
+                '/tikvpb.Tikv/RawChecksum',
+                request_serializer=tidemill_dot___pb_dot_kvrpcpb__pb2.RawChecksumRequest.SerializeToString,
+                response_deserializer=tidemill_dot___pb_dot_kvrpcpb__pb2.RawChecksumResponse.FromString,
+                _registered_method=True)
         self.SplitRegion = channel.unary_unary(
                 '/tikvpb.Tikv/SplitRegion',
                 request_serializer=tidemill_dot___pb_dot_kvrpcpb__pb2.SplitRegionRequest.SerializeToString,
@@ -359,6 +364,12 @@ class TikvServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RawChecksum(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SplitRegion(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -514,6 +525,11 @@ def add_TikvServicer_to_server(servicer, server):
                     servicer.RawCompareAndSwap,
                     request_deserializer=tidemill_dot___pb_dot_kvrpcpb__pb2.RawCASRequest.FromString,
                     response_serializer=tidemill_dot___pb_dot_kvrpcpb__pb2.RawCASResponse.SerializeToString,
+            ),
+            'RawChecksum': grpc.unary_unary_rpc_method_handler(
+                    servicer.RawChecksum,
+                    request_deserializer=tidemill_dot___pb_dot_kvrpcpb__pb2.RawChecksumRequest.FromString,
+                    response_serializer=tidemill_dot___pb_dot_kvrpcpb__pb2.RawChecksumResponse.SerializeToString,
             ),
             'SplitRegion': grpc.unary_unary_rpc_method_handler(
                     servicer.SplitRegion,
@@ -1282,6 +1298,33 @@ class Tikv:
             '/tikvpb.Tikv/RawCompareAndSwap',
             tidemill_dot___pb_dot_kvrpcpb__pb2.RawCASRequest.SerializeToString,
             tidemill_dot___pb_dot_kvrpcpb__pb2.RawCASResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RawChecksum(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tikvpb.Tikv/RawChecksum',
+            tidemill_dot___pb_dot_kvrpcpb__pb2.RawChecksumRequest.SerializeToString,
+            tidemill_dot___pb_dot_kvrpcpb__pb2.RawChecksumResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from tidemill.cli import demo, run, upstream
+from tidemill.cli import demo, fault, run, upstream
 from tidemill.errors import TidemillError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command("upstream")(upstream.upstream)
 app.command("run")(run.run)
 app.command("demo")(demo.demo)
+app.add_typer(fault.fault, name="fault")
 
 
 @app.callback(invoke_without_command=True)

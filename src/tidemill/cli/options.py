@@ -1,6 +1,7 @@
-"""What several commands share: reading a ts, writing a ready-file, noticing a signal."""
+"""What several commands share: reading a ts or a duration, writing a ready-file, noticing a signal."""
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,12 @@ from typing import Any, Self
 
 import orjson
 
+from tidemill import log
 from tidemill.errors import UsageError
 from tidemill.model.ts import MAX_TS, Ts, compose
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 
 
 class Output(StrEnum):
@@ -43,6 +48,20 @@ def parse_ts(text: str | None, flag: str) -> Ts | None:
     if not 0 < ts < MAX_TS:
         raise UsageError(f"{flag} {text} is a time at which no cluster runs. Give one after 1970 and before 4199.")
     return ts
+
+
+def parse_seconds(text: str) -> float:
+    """``200ms``, ``1s``, ``2m`` or a plain number of seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a duration: write it like 200ms, 1s or 2m")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+def configure_log(level: str) -> None:
+    if level.lower() not in ("debug", "info", "warning", "error"):
+        raise UsageError(f"--log-level {level!r} is unknown. Use debug, info, warning or error.")
+    log.configure(level)
 
 
 class ReadyFile:

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tidemill import log
-from tidemill.cli.options import Output, ReadyFile, StopSignal, parse_ts
+from tidemill.cli.options import Output, ReadyFile, StopSignal, configure_log, parse_ts
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UsageError
 from tidemill.model.ts import show
@@ -57,9 +56,7 @@ def run(
 
     Example: tidemill run --pd 127.0.0.1:2379 --sink-uri 'file:///tmp/out?protocol=canal-json'
     """
-    if log_level.lower() not in ("debug", "info", "warning", "error"):
-        raise UsageError(f"--log-level {log_level!r} is unknown. Use debug, info, warning or error.")
-    log.configure(log_level)
+    configure_log(log_level)
     options = RunOptions(
         pd=pd,
         sink_uri=sink_uri,

@@ -1,16 +1,12 @@
 """``tidemill upstream``: the embedded PD and TiKV stores as a process of their own."""
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tidemill.cli.options import ReadyFile, StopSignal
-from tidemill.errors import UsageError
+from tidemill.cli.options import ReadyFile, StopSignal, configure_log, parse_seconds
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 _POLL_SECONDS = 0.2
 
 
@@ -31,13 +27,23 @@ def upstream(
     resolved_interval: Annotated[
         str, typer.Option(help="How often change streams get a resolved-ts: 1s, 200ms.")
     ] = "1s",
+    api_version: Annotated[
+        int, typer.Option(help="How raw keys and values are laid out: 1, or 2 with change capture of raw writes.")
+    ] = 1,
+    chaos: Annotated[
+        int | None,
+        typer.Option(help="A seed: regions split, merge and move, stores go and come back, by themselves."),
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
     """Run a PD and TiKV stores in this process, for clients that speak their protocol.
 
     Example: tidemill upstream --stores 3 --pd-port 0 --load history.parquet --replay 1 --ready-file ready.json
     """
     from tidemill.store.upstream import EmbeddedUpstream  # late: the other commands start without RocksDB
+    from tidemill.store.warm import warm_up
 
+    configure_log(log_level)
     waiting = ReadyFile(ready_file)
     with (
         StopSignal() as stop,
@@ -48,18 +54,13 @@ def upstream(
             load=load,
             replay=replay,
             resolved_interval_seconds=parse_seconds(resolved_interval),
+            api_version=api_version,
+            chaos=chaos,
         ) as cluster,
     ):
+        warm_up()
         waiting.write({"pd": cluster.pd_address, "stores": cluster.store_addresses})
         typer.echo(f"PD serves at {cluster.pd_address}. Stop with Ctrl-C.", err=True)
         # The replay's failure must end the process: a history that stops halfway looks like a quiet cluster.
         while not stop.wait(_POLL_SECONDS):
             cluster.wait_replayed(0)
-
-
-def parse_seconds(text: str) -> float:
-    """``200ms``, ``1s``, ``2m`` or a plain number of seconds."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"{text!r} is not a duration: write it like 200ms, 1s or 2m")
-    return float(match[1]) * _UNIT_SECONDS[match[2]]

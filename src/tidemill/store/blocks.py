@@ -1,15 +1,17 @@
 """Reading many versions at once, from stored pairs straight to wire bytes.
 
     snapshot ──► block of commit records ──► choose ──► long values ──► wire bytes
-                 (flat buffers)              (changes above a ts, or what is visible at one)
+                 (one flat buffer)           (changes above a ts, or what is visible at one)
 
-The change stream's incremental scan and ``KvScan`` read this way. What a row costs in the
-interpreter is its two ``bytes`` objects from RocksDB; all else is compiled (``kernels``).
+The change stream's incremental scan and ``KvScan`` read this way, and garbage collection chooses so
+what to remove. What a row costs in the interpreter is its two ``bytes`` objects from RocksDB; all
+else is compiled (``kernels``). Pairs are kept as a flat list ``[key, value, key, value, …]``: thousands
+of tuples at a time would cost more in the interpreter's own garbage collection than all the rest.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from tidemill.store.kernels import LONG_VALUE, Bytes, Ints, Stamps
 
 RECORDS_PER_BLOCK = 8192
 LONG_BYTES_PER_BLOCK = 8 << 20
+Pairs = list[bytes]  # keys at even places, their values behind them
+
 _POINT_READS = 256  # records at a time where long values of one key alone exceed a block
 
 
@@ -44,38 +48,63 @@ class Rows:
             first, base = last, end
 
 
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Stored keys of one block that nobody needs any more, commit records and the long values they stand for."""
+
+    writes: list[bytes]
+    values: list[bytes]
+    kept: int  # commit records that should go as well, but for somebody who is not finished yet
+
+    def without(self, physical_keys: Set[bytes]) -> "Garbage":
+        """Less what belongs to these keys, which is kept then."""
+        writes = [key for key in self.writes if key[:-8] not in physical_keys]
+        values = [key for key in self.values if key[:-8] not in physical_keys]
+        return Garbage(writes, values, self.kept + len(self.writes) - len(writes))
+
+
 def changes(
-    snapshot: Snapshot, start: bytes, end: bytes, checkpoint_ts: int, *, drop_looped: bool = False
+    snapshot: Snapshot,
+    start: bytes,
+    end: bytes,
+    checkpoint_ts: int,
+    *,
+    drop_looped: bool = False,
+    on_read: Callable[[int], object] = lambda size: None,
 ) -> Iterator[Rows]:
     """COMMITTED rows (``cdcpb.Event.Entries``) of the memcomparable range with commit-ts > ``checkpoint_ts``.
 
     Keys ascend, versions of a key come from newest to oldest, each with the value before it.
+    ``on_read`` is told how many bytes were read, before each part, and may wait.
     """
     source = snapshot.scan(Family.WRITE, start, end)
-    carried: list[Item] = []
+    carried: Pairs = []
     done = False
     while not done:
-        fresh = list(islice(source, RECORDS_PER_BLOCK))
-        done = len(fresh) < RECORDS_PER_BLOCK
+        fresh = take(source, RECORDS_PER_BLOCK)
+        done = len(fresh) < 2 * RECORDS_PER_BLOCK
         block = _Block(snapshot, carried + fresh)
+        on_read(block.read_bytes)
         # The last version waits for the next block, which may hold the one before it.
         count = len(block) if done else block.last_data()
         at = 0
         while at < count:
+            block.read_bytes = 0
             rows, at = block.changes(at, count, checkpoint_ts, drop_looped)
+            on_read(block.read_bytes)
             if rows is not None:
                 yield rows
-        carried = block.items[count : count + 1]
+        carried = block.pairs[2 * count : 2 * count + 2]
 
 
 def visible(snapshot: Snapshot, start: bytes, end: bytes, version: int, limit: int) -> Iterator[Rows]:
     """Pairs (``kvrpcpb.ScanResponse``) of the memcomparable range as of ``version``, at most ``limit`` in all."""
     source = snapshot.items(Family.WRITE, start, end)
-    carried: list[Item] = []
+    carried: Pairs = []
     size = min(max(limit * 2, 64), RECORDS_PER_BLOCK)
     while limit > 0:
-        fresh = list(islice(source, size))
-        done = len(fresh) < size
+        fresh = take(source, size)
+        done = len(fresh) < 2 * size
         block = _Block(snapshot, carried + fresh)
         # A key's versions must be judged together, so the last key waits for the next block.
         count = len(block) if done else block.last_key_start()
@@ -85,17 +114,46 @@ def visible(snapshot: Snapshot, start: bytes, end: bytes, version: int, limit: i
             yield rows
         if done:
             return
-        carried = block.items[count:]
+        carried = block.pairs[2 * count :]
+
+
+def garbage(
+    snapshot: Snapshot,
+    safepoint: int,
+    held: Stamps,
+    locked: Set[bytes],
+    records_per_block: int = RECORDS_PER_BLOCK,
+) -> Iterator[Garbage]:
+    """What no read at or above ``safepoint`` needs, block by block; remove each with one write, in order.
+
+    After every single one of them such reads are as before. Kept for unfinished transactions are
+    the records of those with a start-ts in ``held`` (ascending), and all of the physical keys ``locked``.
+    The latter may become more between blocks: what is removed of a key must be removed to its end.
+    """
+    source = snapshot.scan(Family.WRITE, b"", b"")
+    last = marker = b""
+    state: Ints = np.array([0, -1, 0], np.int64)
+    while fresh := take(source, records_per_block):
+        block = _Block(snapshot, fresh)
+        found = block.garbage(fresh[0][:-8] == last[:-8], safepoint, held, state)
+        last = fresh[-2]
+        if state[2]:
+            found.writes.append(marker)
+        if state[1] >= 0:
+            marker = block.key(int(state[1]))
+        state[1:] = (-1 if state[1] == -1 else -2, 0)
+        yield found.without(locked) if locked else found
+    if state[1] == -2:
+        yield Garbage([marker], [], 0).without(locked)
 
 
 class _Block:
-    def __init__(self, snapshot: Snapshot, items: list[Item]) -> None:
-        self.items = items
+    def __init__(self, snapshot: Snapshot, pairs: Pairs) -> None:
+        self.pairs = pairs
         self._snapshot = snapshot
-        n = len(items)
-        keys, values = zip(*items, strict=True) if items else ((), ())
-        self._kb, self._ko = _join(keys)
-        self._vb, self._vo = _join(values)
+        n = len(self)
+        self._data, self._po = join(pairs)
+        self.read_bytes = len(self._data)  # and long values, as they are read
         self._same = np.empty(n, np.uint8)
         self._kind = np.empty(n, np.uint8)
         self._commit: Stamps = np.empty(n, np.uint64)
@@ -103,26 +161,20 @@ class _Block:
         self._source: Stamps = np.empty(n, np.uint64)
         self._val_at: Ints = np.empty(n, np.int64)
         self._val_len: Ints = np.empty(n, np.int64)
-        bad = kernels.parse(
-            self._kb,
-            self._ko,
-            self._vb,
-            self._vo,
-            self._same,
-            self._kind,
-            self._commit,
-            self._start,
-            self._source,
-            self._val_at,
-            self._val_len,
-        )
+        stamps = (self._commit, self._start, self._source)
+        slots = (self._val_at, self._val_len)
+        bad = kernels.parse(self._data, self._po, self._same, self._kind, *stamps, *slots)
         if bad >= 0:
             raise CorruptDataError(
-                f"the stored version {items[bad][0].hex()} is not readable. Load the data folder anew from its history."
+                f"the stored version {self.key(bad).hex()} is not readable. Load the data folder anew from its history."
             )
 
     def __len__(self) -> int:
-        return len(self.items)
+        return len(self.pairs) // 2
+
+    def key(self, index: int) -> bytes:
+        """As it is stored, with its ts."""
+        return self.pairs[2 * index]
 
     def last_data(self) -> int:
         """Index of the last put or delete; 0 if there is none behind it."""
@@ -162,17 +214,24 @@ class _Block:
         longs = self._point_values(chosen[self._val_len[chosen] == LONG_VALUE])
         return self._encode(chosen, np.full(len(chosen), -1, np.int64), longs, as_changes=False)
 
+    def garbage(self, continues: bool, safepoint: int, held: Stamps, state: Ints) -> Garbage:
+        self._same[:1] = continues
+        doomed = np.zeros(len(self), np.uint8)
+        columns = (self._same, self._kind, self._commit, self._start)
+        kept = kernels.choose_garbage(*columns, np.uint64(safepoint), held, state, doomed)
+        chosen = np.flatnonzero(doomed)
+        values = [self._value_key(i) for i in chosen[self._val_len[chosen] == LONG_VALUE].tolist()]
+        return Garbage([self.key(i) for i in chosen.tolist()], values, kept)
+
     def _encode(self, chosen: Ints, old: Ints, longs: Bytes, *, as_changes: bool) -> Rows:
         body: Ints = np.empty(len(chosen), np.int64)
         ends: Ints = np.empty(len(chosen), np.int64)
         columns = (self._kind, self._commit, self._start, self._source)
-        total = kernels.sizes(
-            self._kb, self._ko, self._vb, chosen, old, *columns, self._val_len, as_changes, body, ends
-        )
+        total = kernels.sizes(self._data, self._po, chosen, old, *columns, self._val_len, as_changes, body, ends)
         out: Bytes = np.empty(total, np.uint8)
         slots = (self._val_at, self._val_len)
-        kernels.encode(self._kb, self._ko, self._vb, longs, chosen, old, *columns, *slots, as_changes, body, out)
-        return Rows(out, ends, self.items[int(chosen[-1])][0])
+        kernels.encode(self._data, self._po, longs, chosen, old, *columns, *slots, as_changes, body, out)
+        return Rows(out, ends, self.key(int(chosen[-1])))
 
     def _long_values(self, wanted: Ints, begin: int, count: int) -> tuple[Bytes, int]:
         """The long values of the wanted records in one buffer, and ``count``.
@@ -181,8 +240,9 @@ class _Block:
         """
         if len(wanted) == 0:
             return np.empty(0, np.uint8), count
-        first, last = self.items[int(wanted[0])][0], self.items[int(wanted[-1])][0]
-        pairs, size = [], 0
+        first, last = self.key(int(wanted[0])), self.key(int(wanted[-1]))
+        pairs: Pairs = []
+        size = 0
         for pair in self._snapshot.scan(Family.DEFAULT, first[:-8], last[:-8] + b"\xff" * 9):
             if size > LONG_BYTES_PER_BLOCK:
                 fitting = self._first_at_or_after(pair[0][:-8])
@@ -191,12 +251,11 @@ class _Block:
                 if count - begin > _POINT_READS:
                     return np.empty(0, np.uint8), begin + _POINT_READS
                 return self._point_values(wanted), count
-            pairs.append(pair)
+            pairs += pair
             size += len(pair[1])
-        keys, values = zip(*pairs, strict=True) if pairs else ((), ())
-        lb, lo = _join(keys)
-        longs, lv = _join(values)
-        kernels.match_long(self._kb, self._ko, self._start, wanted, lb, lo, lv, self._val_at, self._val_len)
+        longs, lo = join(pairs)
+        self.read_bytes += len(longs)
+        kernels.match_long(self._data, self._po, self._start, wanted, longs, lo, self._val_at, self._val_len)
         missing = wanted[self._val_len[wanted] == LONG_VALUE]
         if len(missing):
             raise self._lost(int(missing[0]))
@@ -205,8 +264,7 @@ class _Block:
     def _point_values(self, wanted: Ints) -> Bytes:
         parts, at = [], 0
         for i in wanted.tolist():
-            stored = self.items[i][0][:-8] + (int(self._start[i]) ^ (1 << 64) - 1).to_bytes(8, "big")
-            value = self._snapshot.get(Family.DEFAULT, stored)
+            value = self._snapshot.get(Family.DEFAULT, self._value_key(i))
             if value is None:
                 raise self._lost(i)
             parts.append(value)
@@ -215,11 +273,15 @@ class _Block:
             at += len(value)
         return np.frombuffer(b"".join(parts), np.uint8)
 
+    def _value_key(self, index: int) -> bytes:
+        """Where the long value of a record is stored."""
+        return self.key(index)[:-8] + (int(self._start[index]) ^ (1 << 64) - 1).to_bytes(8, "big")
+
     def _first_at_or_after(self, prefix: bytes) -> int:
-        low, high = 0, len(self.items)
+        low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
-            if self.items[middle][0][:-8] < prefix:
+            if self.key(middle)[:-8] < prefix:
                 low = middle + 1
             else:
                 high = middle
@@ -227,12 +289,18 @@ class _Block:
 
     def _lost(self, index: int) -> CorruptDataError:
         return CorruptDataError(
-            f"the long value of stored version {self.items[index][0].hex()} is missing. "
+            f"the long value of stored version {self.key(index).hex()} is missing. "
             "Load the data folder anew from its history."
         )
 
 
-def _join(parts: Sequence[bytes]) -> tuple[Bytes, Ints]:
+def take(source: Iterator[Item], count: int) -> Pairs:
+    """The next ``count`` pairs, fewer at the end."""
+    return list(chain.from_iterable(islice(source, count)))
+
+
+def join(parts: Sequence[bytes]) -> tuple[Bytes, Ints]:
+    """All parts in one buffer, and where each begins and ends."""
     offsets: Ints = np.zeros(len(parts) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
     return np.frombuffer(b"".join(parts), np.uint8), offsets

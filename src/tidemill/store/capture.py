@@ -3,21 +3,25 @@
     transactions ──► on_rows ───────┐
     splits, leaders ──► fail_region ┼─► each subscription of the region ──► its stream
     ticker ──► publish_resolved ────┘
+    raw writes ──► on_raw ──────────► those that follow RawKV
 
 A resolved-ts is the TSO's present, held down by the locks of the subscribed range: a transaction
 takes its commit-ts after its locks are in place, so whatever may still commit at or below the
-present has a lock here. Everything in this module runs under the cluster's mutex, but for the
+present has a lock here. What follows RawKV is told of raw writes alone, and its resolved-ts comes from
+``raw``, which stamps them. Everything in this module runs under the cluster's mutex, but for the
 scans: those read a snapshot taken at registration, at their own pace.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tidemill._pb import cdcpb_pb2, errorpb_pb2
 from tidemill.errors import CorruptDataError, TidemillError
 from tidemill.log import get_logger
-from tidemill.store import blocks
+from tidemill.model.ts import MAX_TS
+from tidemill.store import blocks, raw_blocks
 from tidemill.store.engine import Family, Snapshot
 from tidemill.store.feed import (
     INITIALIZED_ROW,
@@ -27,6 +31,7 @@ from tidemill.store.feed import (
     entries_event,
     row_field,
 )
+from tidemill.store.inflight import InFlight
 from tidemill.store.mvcc import Lock, LockTable, LockType, Reader, physical_key, version_key
 from tidemill.store.regions import Region, RegionMap
 from tidemill.upstream.keys import decode_bytes
@@ -47,12 +52,12 @@ class LiveRow:
 
 
 class Capture:
-    def __init__(self, regions: RegionMap, locks: LockTable) -> None:
+    def __init__(self, regions: RegionMap, locks: LockTable, in_flight: InFlight) -> None:
         self._regions = regions
         self._locks = locks
+        self._in_flight = in_flight
         self._by_region: dict[int, dict[tuple[int, int], Subscription]] = defaultdict(dict)
         self._held: set[int] = set()
-        self._promised: dict[int, int] = {}  # highest resolved-ts sent, by region
 
     # Registration
 
@@ -66,6 +71,11 @@ class Capture:
         """Start pushing live changes from this moment on, and scan what the snapshot of this moment holds."""
         key = (id(subscription.stream), subscription.request_id)
         self._by_region[subscription.region_id][key] = subscription
+        if subscription.is_raw:
+            region = self._regions.get(subscription.region_id)
+            assert region is not None
+            subscription.stream.schedule(lambda: _scan_raw(subscription, snapshot, region))
+            return
         start, end = subscription.start, subscription.end
         locks = [(key, lock) for key, lock in self._locks.within(start, end) if lock.writes_data]
         subscription.stream.schedule(lambda: _scan(subscription, snapshot, locks))
@@ -90,21 +100,39 @@ class Capture:
     def on_rows(self, region_id: int, rows: Sequence[LiveRow]) -> None:
         """Tell every subscription of the region; rows are of one write and go out as one event."""
         for subscription in list(self._by_region.get(region_id, {}).values()):
+            if subscription.is_raw:
+                continue
             wanted = [r.wire for r in rows if subscription.wants(r.key) and subscription.wants_source(r.txn_source)]
-            if not wanted:
+            if wanted:
+                self._push(subscription, wanted)
+
+    def on_raw(self, region_id: int, index: int, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Raw writes of one request, as keys and encoded rows; ``index`` is the request's place in the log."""
+        for subscription in list(self._by_region.get(region_id, {}).values()):
+            if not subscription.is_raw:
                 continue
-            if subscription.stream.is_congested:
-                congested = cdcpb_pb2.Congested(region_id=region_id)
-                self._close(subscription, cdcpb_pb2.Error(congested=congested))
-                log.warning("slow client dropped from a region", region=region_id, request=subscription.request_id)
-                continue
-            event = entries_event(region_id, subscription.request_id, *wanted)
-            subscription.stream.push(subscription, event)
+            wanted = [wire for key, wire in rows if subscription.wants(key)]
+            if wanted:
+                self._push(subscription, wanted, index)
+
+    def _push(self, subscription: Subscription, rows: Sequence[bytes], index: int = 0) -> None:
+        region_id, request_id = subscription.region_id, subscription.request_id
+        if subscription.stream.is_congested:
+            congested = cdcpb_pb2.Congested(region_id=region_id)
+            self._close(subscription, cdcpb_pb2.Error(congested=congested))
+            log.warning("slow client dropped from a region", region=region_id, request=request_id)
+            return
+        subscription.stream.push(subscription, entries_event(region_id, request_id, *rows, index=index))
 
     def fail_region(self, region_id: int, error: cdcpb_pb2.Error) -> None:
         """The region is no longer what its subscribers registered for."""
         for subscription in list(self._by_region.get(region_id, {}).values()):
             self._close(subscription, error)
+
+    def forget_region(self, region_id: int) -> None:
+        """There is no such region any more; its subscriptions have been failed."""
+        self._held.discard(region_id)
+        self._by_region.pop(region_id, None)
 
     # Resolved-ts
 
@@ -114,18 +142,19 @@ class Capture:
     def release(self, region_id: int) -> None:
         self._held.discard(region_id)
 
-    def promised(self, region_id: int) -> int:
-        """No change of this region may be committed at or below this any more."""
-        return self._promised.get(region_id, 0)
+    def is_held(self, region_id: int) -> bool:
+        return region_id in self._held
 
-    def inherit_promise(self, parent_id: int, children: Iterable[int]) -> None:
-        promised = self.promised(parent_id)
-        for child in children:
-            self._promised[child] = promised
+    def promised_on(self, region_id: int, key: bytes) -> int:
+        """No change of this key may be committed at or below it any more: what those were promised who want it."""
+        subscriptions = self._by_region.get(region_id, {}).values()
+        return max((s.resolved_ts for s in subscriptions if not s.is_raw and s.wants(key)), default=0)
 
-    def publish_resolved(self, present: int) -> None:
-        """Send every initialized subscription how far its range is resolved; ``present`` is the TSO's."""
-        locks = self._locks_by_region()
+    def publish_resolved(self, present: int, promise_raw: Callable[[Subscription], int]) -> None:
+        """Send every initialized subscription how far its range is resolved; ``present`` is the TSO's.
+
+        ``promise_raw`` says how far it is for one that follows RawKV, and keeps to that afterwards.
+        """
         by_stream: dict[FeedStream, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
         for region_id, subscriptions in self._by_region.items():
             if region_id in self._held:
@@ -133,21 +162,27 @@ class Capture:
             for subscription in subscriptions.values():
                 if not subscription.is_initialized:
                     continue
-                pending = [ts for key, ts in locks.get(region_id, ()) if subscription.wants(key)]
-                resolved = max(subscription.resolved_ts, min([present, *pending]))
+                if subscription.is_raw:
+                    subscription.resolved_ts = max(subscription.resolved_ts, promise_raw(subscription))
+                    raw_entry = (subscription.resolved_ts, region_id)
+                    by_stream[subscription.stream][subscription.request_id].append(raw_entry)
+                    continue
+                resolved = max(subscription.resolved_ts, min(present, self._pending(subscription)))
                 subscription.resolved_ts = resolved
-                self._promised[region_id] = max(self.promised(region_id), resolved)
                 by_stream[subscription.stream][subscription.request_id].append((resolved, region_id))
         for stream, by_request in by_stream.items():
             _send_resolved(stream, by_request)
 
-    def _locks_by_region(self) -> dict[int, list[tuple[bytes, int]]]:
-        found: dict[int, list[tuple[bytes, int]]] = defaultdict(list)
-        if len(self._locks):
-            for key, lock in self._locks.within(b"", b""):
-                if lock.writes_data:
-                    found[self._regions.of_key(physical_key(key)).id].append((key, lock.start_ts))
-        return found
+    def _pending(self, subscription: Subscription) -> int:
+        """Just below what may still commit in the range: locks, and such as are on their way.
+
+        Their own start-ts would do, since they commit above it; but then a client that judges a lock by
+        it takes the range to be past the lock.
+        """
+        locks = self._locks.within(subscription.start, subscription.end) if len(self._locks) else []
+        held = [lock.start_ts for _, lock in locks if lock.writes_data]
+        held += [lock.start_ts for k, lock in self._in_flight.locks() if lock.writes_data and subscription.wants(k)]
+        return min(held, default=MAX_TS) - 1
 
     def _close(self, subscription: Subscription, error: cdcpb_pb2.Error) -> None:
         key = (id(subscription.stream), subscription.request_id)
@@ -197,11 +232,31 @@ def _scan(subscription: Subscription, snapshot: Snapshot, locks: Sequence[tuple[
         stream.close(failure=f"incremental scan of region {region} failed: {error}")
 
 
+def _scan_raw(subscription: Subscription, snapshot: Snapshot, region: Region) -> None:
+    """Send the newest version of every raw key of the region, as far as above the checkpoint, then INITIALIZED.
+
+    Of the whole region, as TiKV does it: clients know to drop what they have not asked for.
+    """
+    stream, request = subscription.stream, subscription.request_id
+    try:
+        bounds = (region.start, region.end, subscription.checkpoint_ts)
+        for rows in raw_blocks.changes(snapshot, *bounds, on_read=partial(stream.pace, subscription)):
+            for run in rows.cut(MESSAGE_BYTES):
+                if not stream.push_scan(subscription, entries_event(region.id, request, run)):
+                    return
+        stream.push_initialized(subscription, entries_event(region.id, request, INITIALIZED_ROW))
+    except TidemillError as error:
+        log.error("incremental scan failed", region=region.id, error=error)
+        stream.close(failure=f"incremental scan of region {region.id} failed: {error}")
+
+
 def _scan_committed(subscription: Subscription, snapshot: Snapshot, start: bytes, end: bytes) -> bool:
     if end and start >= end:
         return True
     physical = (physical_key(start) if start else b"", physical_key(end) if end else b"")
-    for rows in blocks.changes(snapshot, *physical, subscription.checkpoint_ts, drop_looped=subscription.drop_looped):
+    pace = partial(subscription.stream.pace, subscription)
+    scan = partial(blocks.changes, drop_looped=subscription.drop_looped, on_read=pace)
+    for rows in scan(snapshot, *physical, subscription.checkpoint_ts):
         for run in rows.cut(MESSAGE_BYTES):
             event = entries_event(subscription.region_id, subscription.request_id, run)
             if not subscription.stream.push_scan(subscription, event):
@@ -245,6 +300,23 @@ def commit_row(key: bytes, lock: Lock, commit_ts: int) -> LiveRow:
         op_type=cdcpb_pb2.Event.Row.PUT if lock.type is LockType.PUT else cdcpb_pb2.Event.Row.DELETE,
         key=key,
         value=lock.short_value or b"",
+        txn_source=lock.txn_source,
+    )
+    return LiveRow(key, row_field(row), lock.txn_source)
+
+
+def committed_row(reader: Reader, key: bytes, lock: Lock, value: bytes, commit_ts: int) -> LiveRow:
+    """The COMMITTED row of a write without a lock before it: ``lock`` is what it would have been."""
+    is_put = lock.type is LockType.PUT
+    old = reader.get(key, commit_ts - 1)
+    row = cdcpb_pb2.Event.Row(
+        start_ts=lock.start_ts,
+        commit_ts=commit_ts,
+        type=cdcpb_pb2.Event.COMMITTED,
+        op_type=cdcpb_pb2.Event.Row.PUT if is_put else cdcpb_pb2.Event.Row.DELETE,
+        key=key,
+        value=value if is_put else b"",
+        old_value=old.value if old else b"",
         txn_source=lock.txn_source,
     )
     return LiveRow(key, row_field(row), lock.txn_source)

@@ -14,6 +14,7 @@ import grpc
 from tidemill._pb import cdcpb_pb2, errorpb_pb2
 from tidemill.store.capture import wanted_bounds
 from tidemill.store.cluster import Cluster
+from tidemill.store.engine import Family
 from tidemill.store.feed import Features, FeedStream, Subscription, error_event
 from tidemill.store.rpc import Context
 
@@ -41,7 +42,7 @@ class CdcService:
     def _serve(
         self, requests: Iterator[cdcpb_pb2.ChangeDataRequest], context: Context, *, multiplexed: bool
     ) -> Iterator[bytes]:
-        stream = FeedStream(self._store_id, multiplexed)
+        stream = FeedStream(self._store_id, multiplexed, self._cluster.scan_throttle)
         self._cluster.attach(stream)
         if not context.add_callback(lambda: stream.close("connection cancelled")):
             stream.close("connection cancelled")
@@ -89,10 +90,12 @@ class CdcService:
             region = self._cluster.regions.get(request.region_id)
             assert region is not None  # else it was refused
             start, end = wanted_bounds(region, request.start_key, request.end_key)
-            subscription = Subscription(
-                stream, request.request_id, region.id, start, end, request.checkpoint_ts, request.filter_loop
-            )
-            self._cluster.capture.register(subscription, self._cluster.engine.snapshot())
+            is_raw = request.kv_api == cdcpb_pb2.ChangeDataRequest.RawKV
+            wanted = (start, end, request.checkpoint_ts, request.filter_loop, is_raw)
+            subscription = Subscription(stream, request.request_id, region.id, *wanted)
+            engine = self._cluster.engine
+            snapshot = engine.snapshot([Family.RAW]) if is_raw else engine.snapshot()
+            self._cluster.capture.register(subscription, snapshot)
 
     def _refusal(self, stream: FeedStream, request: cdcpb_pb2.ChangeDataRequest) -> cdcpb_pb2.Error | None:
         """Why the region cannot be registered, in TiKV's order of checks."""
@@ -101,7 +104,8 @@ class CdcService:
             asked = request.header.cluster_id
             if asked != cluster_id:
                 return _error(cluster_id_mismatch=cdcpb_pb2.ClusterIDMismatch(current=cluster_id, request=asked))
-        if request.kv_api != cdcpb_pb2.ChangeDataRequest.TiDB:
+        is_raw = request.kv_api == cdcpb_pb2.ChangeDataRequest.RawKV
+        if request.kv_api != cdcpb_pb2.ChangeDataRequest.TiDB and not (is_raw and self._cluster.api_version == 2):
             return _error(compatibility=cdcpb_pb2.Compatibility(required_version=_RAW_KV_SINCE))
         if stream.pending_scans >= _MAX_PENDING_SCANS:
             return _error(server_is_busy=errorpb_pb2.ServerIsBusy(reason="too many pending incremental scans"))
@@ -115,7 +119,7 @@ class CdcService:
         if stale and self._cluster.capture.is_observed(region.id):
             return _error(epoch_not_match=current)
         if region.leader_store != self._store_id:
-            return _error(not_leader=errorpb_pb2.NotLeader(region_id=region.id, leader=region.leader_to_wire()))
+            return _error(not_leader=self._cluster.not_leader(region))
         return _error(epoch_not_match=current) if stale else None
 
 

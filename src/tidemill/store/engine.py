@@ -1,25 +1,29 @@
 """The bottom of the embedded upstream: RocksDB with TiKV's column families.
 
-``default`` holds long values, ``lock`` locks, ``write`` commit records; ``meta`` what PD and the
-regions keep. All stores of the process share one engine: a region's peers are views of the same
-data. A write is in the operating system's hands when ``write`` returns, so it survives ``kill -9``.
+``default`` holds long values, ``lock`` locks, ``write`` commit records; ``raw`` and its like hold
+keys without transactions, ``meta`` what PD and the regions keep. All stores of the process share one
+engine: a region's peers are views of the same data. A write is in the operating system's hands when
+``write`` returns, so it survives ``kill -9``.
 """
 
 import contextlib
 import gc
+import re
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rocksdict import IngestExternalFileOptions, Options, Rdict, ReadOptions, SstFileWriter, WriteBatch
+from rocksdict import DBRecoveryMode, IngestExternalFileOptions, Options, Rdict, ReadOptions, SstFileWriter, WriteBatch
 
-from tidemill.errors import DataDirError
+from tidemill.errors import CorruptDataError, DataDirError
 
 Item = tuple[bytes, bytes]
 
 _READ_AHEAD_BYTES = 2 << 20
+# What a process leaves that was killed before its first write.
+_OF_A_NEW_FOLDER = re.compile(r"LOCK|LOG.*|IDENTITY|MANIFEST-\d+|OPTIONS-\d+|\d+\.(log|dbtmp)|rocksdict-config\.json")
 
 
 class Family(StrEnum):
@@ -27,6 +31,13 @@ class Family(StrEnum):
     LOCK = "lock"
     WRITE = "write"
     META = "meta"
+    RAW = "raw"  # RawKV of API V2: every version of a key
+    RAW_DEFAULT = "raw-default"  # RawKV of API V1 knows three families of its own
+    RAW_LOCK = "raw-lock"
+    RAW_WRITE = "raw-write"
+
+
+_TRANSACTIONAL = (Family.DEFAULT, Family.LOCK, Family.WRITE)
 
 
 class Batch:
@@ -42,6 +53,10 @@ class Batch:
     def delete(self, family: Family, key: bytes) -> None:
         self.writes.delete(key, self._handles[family])
 
+    def delete_range(self, family: Family, start: bytes, end: bytes) -> None:
+        """Every key of ``[start, end)``; here an empty ``end`` means nothing."""
+        self.writes.delete_range(start, end, self._handles[family])
+
 
 class Snapshot:
     """The data as they were at one moment, whatever is written afterwards."""
@@ -54,6 +69,8 @@ class Snapshot:
             value: bytes = self._views[family][key]
         except KeyError:
             return None
+        except Exception as error:
+            raise _unreadable(error) from error
         return value
 
     def items(self, family: Family, start: bytes, end: bytes) -> Iterator[Item]:
@@ -81,9 +98,16 @@ class Engine:
         options.create_if_missing(True)
         options.create_missing_column_families(True)
         families = {family.value: _options() for family in Family if family is not Family.DEFAULT}
+        # A crash may cut the last record short, and then it was not acknowledged. Anything else is damage:
+        # RocksDB's default would drop all that follows it, and say nothing.
+        options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            _check_is_ours(folder)
+            self.had_tables = any(folder.glob("*.sst"))  # somebody has been here before
             self._db = Rdict(str(folder), options, column_families=families)
+        except DataDirError:
+            raise
         except Exception as error:  # rocksdict raises bare Exception
             raise DataDirError(
                 f"cannot open the upstream's data in {folder}: {error}. If another process uses this folder, stop it; "
@@ -97,7 +121,10 @@ class Engine:
         self._handles = {family: self._db.get_column_family_handle(family.value) for family in Family}
 
     def get(self, family: Family, key: bytes) -> bytes | None:
-        value: bytes | None = self._views[family].get(key)
+        try:
+            value: bytes | None = self._views[family].get(key)
+        except Exception as error:
+            raise _unreadable(error) from error
         return value
 
     def put(self, family: Family, key: bytes, value: bytes) -> None:
@@ -114,9 +141,32 @@ class Engine:
     def items(self, family: Family, start: bytes = b"", end: bytes = b"") -> Iterator[Item]:
         return _items(self._views[family], start, end)
 
-    def snapshot(self) -> Snapshot:
-        """Of the data families. Consistent over them only while no write runs: the caller sees to that."""
-        return Snapshot({f: self._views[f].snapshot() for f in (Family.DEFAULT, Family.LOCK, Family.WRITE)})
+    def items_backwards(self, family: Family, start: bytes = b"", end: bytes = b"") -> Iterator[Item]:
+        """Pairs of ``[start, end)`` from the last to the first."""
+        # A lower bound would be the natural thing to set; rocksdict takes it for an upper one.
+        view = self._views[family]
+        pair = None
+        for pair in view.items(True, end) if end else view.items(True):
+            if pair[0] < start:
+                return
+            if not end or pair[0] < end:
+                yield pair
+        at = view.iter(ReadOptions())
+        if pair is not None or end:
+            at.seek_for_prev(pair[0] if pair is not None else end)
+        else:
+            at.seek_to_last()
+        if pair is not None and at.valid():
+            at.prev()
+        _check_end(at)
+
+    def snapshot(self, families: Sequence[Family] = _TRANSACTIONAL) -> Snapshot:
+        """Consistent over the families only while no write runs: the caller sees to that."""
+        return Snapshot({family: self._views[family].snapshot() for family in families})
+
+    def live(self) -> Snapshot:
+        """The data as they are whenever they are read: costs nothing, for whoever keeps writers away meanwhile."""
+        return Snapshot({f: self._views[f] for f in _TRANSACTIONAL})
 
     def ingest(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Take in many pairs at once; keys strictly ascending. Durable on return."""
@@ -148,6 +198,24 @@ class Engine:
         gc.collect()
 
 
+def _check_is_ours(folder: Path) -> None:
+    """RocksDB would make itself at home in any folder, and begin anew in one whose beginning is missing."""
+    names = {path.name for path in folder.iterdir()}
+    if "CURRENT" in names:
+        return
+    if any(name.endswith(".sst") for name in names):
+        raise DataDirError(
+            f"cannot open the upstream's data in {folder}: it is damaged, files are missing. "
+            "Start from a copy of it, or choose another --data-dir."
+        )
+    strangers = sorted(name for name in names if not _OF_A_NEW_FOLDER.fullmatch(name))
+    if strangers:
+        raise DataDirError(
+            f"cannot keep the upstream's data in {folder}: it holds other files, such as {strangers[0]}. "
+            "Choose an empty folder, or one that does not exist yet, as --data-dir."
+        )
+
+
 def _options() -> Options:
     options = Options(raw_mode=True)
     options.set_write_buffer_size(32 << 20)
@@ -162,4 +230,26 @@ def _items(view: Any, start: bytes, end: bytes, *, is_long: bool = False) -> Ite
     if end:
         # RocksDB reads the bound where these options keep it: they must live as long as the iterator.
         options.set_iterate_upper_bound(end)
-    yield from view.items(from_key=start, read_opt=options)
+    pair = None
+    for pair in view.items(from_key=start, read_opt=options):
+        yield pair
+    at = view.iter(options)
+    at.seek(pair[0] if pair is not None else start)
+    if pair is not None and at.valid():
+        at.next()
+    _check_end(at)
+
+
+def _check_end(at: Any) -> None:
+    """Pairs end at a damaged block as if nothing followed; an iterator that stands there says what it found."""
+    try:
+        at.status()
+    except Exception as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> CorruptDataError:
+    """rocksdict raises bare exceptions."""
+    return CorruptDataError(
+        f"the upstream's data cannot be read: {error}. Start from a copy of its --data-dir, or with a new one."
+    )

@@ -7,6 +7,10 @@
 A slow client fills the queue. A scan then waits for room; live changes cannot wait, because they
 are pushed while the cluster writes, so beyond their quota the subscription is given up with the
 error ``congested`` and the client asks again.
+
+Waking the sender costs the writer more than all else that a stream does to it. So after each message
+the sender rests for a moment and then takes all live changes that have come; scans, errors and
+resolved-ts do not wait for that.
 """
 
 import threading
@@ -15,11 +19,32 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidemill._pb import cdcpb_pb2
+from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.store.mvcc import encode_varint
 
 MESSAGE_BYTES = 1 << 20  # rows per message; a longer row is sent alone
 SCAN_QUEUE_BYTES = 8 << 20
 LIVE_QUEUE_BYTES = 128 << 20
+REST_SECONDS = 0.01
+SCAN_BYTES_PER_SECOND = 128 << 20
+_BURST_SECONDS = 0.1
+
+
+class Throttle:
+    """How fast incremental scans may read what is stored, all together."""
+
+    def __init__(self, clock: Clock, bytes_per_second: float = SCAN_BYTES_PER_SECOND) -> None:
+        self.bytes_per_second = bytes_per_second
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def delay(self, size: int) -> float:
+        """Take ``size`` bytes; return for how many seconds to wait before they go."""
+        with self._lock:
+            now = self._clock.monotonic()
+            self._free_at = max(self._free_at, now - _BURST_SECONDS) + size / self.bytes_per_second
+            return max(self._free_at - now, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +58,9 @@ class Features:
     @staticmethod
     def of(ticdc_version: str, multiplexed: bool) -> "Features":
         version = _parse_semver(ticdc_version)
-        return Features(version >= (4, 0, 8), version >= (5, 3, 0), multiplexed)
+        # Multiplexing is newer than batches. A build without a version says nothing; TiKV would let it starve.
+        is_unnamed = multiplexed and not ticdc_version
+        return Features(version >= (4, 0, 8) or is_unnamed, version >= (5, 3, 0), multiplexed)
 
 
 @dataclass(eq=False, slots=True)
@@ -47,6 +74,7 @@ class Subscription:
     end: bytes  # empty: no end
     checkpoint_ts: int
     drop_looped: bool
+    is_raw: bool = False  # follows RawKV, and nothing else
     is_initialized: bool = False
     is_closed: bool = False
     resolved_ts: int = 0
@@ -70,12 +98,17 @@ class FeedStream:
 
     store_id: int
     multiplexed: bool
+    throttle: Throttle
+    clock: Clock = SYSTEM_CLOCK
     features: Features | None = None  # fixed by the first request
     failure: str | None = None
     pending_scans: int = 0
     _queue: deque[_Chunk] = field(default_factory=deque)
     _queued_bytes: int = 0
     _is_closed: bool = False
+    _is_urgent: bool = False  # something is queued that does not wait for the sender's rest
+    _is_idle: bool = False  # the sender waits for anything at all
+    _rest_until: float = 0.0
     _scans: deque[Callable[[], None]] = field(default_factory=deque)
     _scanner: threading.Thread | None = None
 
@@ -98,7 +131,7 @@ class FeedStream:
         """Queue events of a subscription; nothing if it has been closed."""
         with self.lock:
             if not subscription.is_closed:
-                self._append(data, mergeable=True)
+                self._append(data, mergeable=True, urgent=False)
 
     def push_scan(self, subscription: Subscription, data: bytes) -> bool:
         """Like ``push``, but wait for room first. False: the subscription is closed, stop scanning."""
@@ -110,6 +143,13 @@ class FeedStream:
                 return False
             self._append(data, mergeable=True)
             return True
+
+    def pace(self, subscription: Subscription, size: int) -> None:
+        """A scan has read ``size`` bytes: wait as long as they must take, or until nobody wants them."""
+        delay = self.throttle.delay(size)
+        if delay:
+            with self.lock:
+                self.lock.wait_for(lambda: subscription.is_closed or self._is_closed, delay)
 
     def push_initialized(self, subscription: Subscription, data: bytes) -> None:
         """End a scan: resolved-ts may follow from here on."""
@@ -134,7 +174,7 @@ class FeedStream:
     def take(self) -> bytes | None:
         """The next message; waits for one. None: the stream is over."""
         with self.lock:
-            self.lock.wait_for(lambda: self._queue or self._is_closed)
+            self._wait_for_more()
             if not self._queue or self.failure is not None:
                 return None
             parts = [self._queue.popleft()]
@@ -149,8 +189,22 @@ class FeedStream:
                 parts.append(self._queue.popleft())
                 size += len(parts[-1].data)
             self._queued_bytes -= size
+            self._is_urgent = self._is_urgent and bool(self._queue)
+            self._rest_until = self.clock.monotonic() + REST_SECONDS
             self.lock.notify_all()
         return parts[0].data if len(parts) == 1 else b"".join(part.data for part in parts)
+
+    def _wait_for_more(self) -> None:
+        while not (self._is_closed or self._is_urgent):
+            rest = self._rest_until - self.clock.monotonic()
+            if not self._queue:
+                self._is_idle = True
+                self.lock.wait()
+                self._is_idle = False
+            elif rest > 0 and self._queued_bytes < MESSAGE_BYTES:
+                self.lock.wait(rest)
+            else:
+                return
 
     def close(self, failure: str | None = None) -> None:
         """End the stream: at once with ``failure``, otherwise after what is queued."""
@@ -190,11 +244,13 @@ class FeedStream:
             with self.lock:
                 self.pending_scans -= 1
 
-    def _append(self, data: bytes, *, mergeable: bool) -> None:
+    def _append(self, data: bytes, *, mergeable: bool, urgent: bool = True) -> None:
         if not self._is_closed:
             self._queue.append(_Chunk(data, mergeable))
             self._queued_bytes += len(data)
-            self.lock.notify_all()
+            self._is_urgent = self._is_urgent or urgent
+            if urgent or self._is_idle:
+                self.lock.notify_all()
 
 
 # Wire bytes. A ChangeDataEvent is framed by hand around rows that are already encoded.
@@ -209,10 +265,11 @@ def row_field(row: cdcpb_pb2.Event.Row) -> bytes:
 INITIALIZED_ROW = row_field(cdcpb_pb2.Event.Row(type=cdcpb_pb2.Event.INITIALIZED))
 
 
-def entries_event(region_id: int, request_id: int, *rows: bytes) -> bytes:
+def entries_event(region_id: int, request_id: int, *rows: bytes, index: int = 0) -> bytes:
     """A ChangeDataEvent with one Event that holds the given encoded rows."""
     size = sum(map(len, rows))
-    head = b"\x08" + encode_varint(region_id) + b"\x1a" + encode_varint(size)
+    place = b"\x10" + encode_varint(index) if index else b""
+    head = b"\x08" + encode_varint(region_id) + place + b"\x1a" + encode_varint(size)
     tail = b"\x38" + encode_varint(request_id) if request_id else b""
     return b"".join((b"\x0a", encode_varint(len(head) + size + len(tail)), head, *rows, tail))
 

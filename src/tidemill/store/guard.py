@@ -24,11 +24,12 @@ class RegionRefused(Exception):
 
 
 class RegionGuard:
-    """The checks of one store."""
+    """The checks of one store, from one start of it to its end."""
 
     def __init__(self, cluster: Cluster, store_id: int) -> None:
         self._cluster = cluster
         self._store_id = store_id
+        self._deaths = cluster.stores[store_id].deaths
 
     def check(self, wanted: kvrpcpb_pb2.Context, context: Context, physical_keys: Iterable[bytes] = ()) -> Region:
         """The region that the request names, if it may be served here; raises ``RegionRefused`` otherwise."""
@@ -44,6 +45,8 @@ class RegionGuard:
                     request_store_id=wanted.peer.store_id, actual_store_id=self._store_id
                 ),
             )
+        state = self._cluster.stores[self._store_id]
+        state.asked_at = self._cluster.clock.monotonic()
         with self._cluster.mutex:
             region = self._cluster.regions.get(wanted.region_id)
             if region is None or self._store_id not in region.stores:
@@ -54,8 +57,11 @@ class RegionGuard:
             if region.leader_store != self._store_id and not (wanted.replica_read or wanted.stale_read):
                 refuse(
                     "peer is not leader",
-                    not_leader=errorpb_pb2.NotLeader(region_id=region.id, leader=region.leader_to_wire()),
+                    not_leader=self._cluster.not_leader(region),
                 )
+            if state.deaths != self._deaths:
+                # A request that outlived its store: the client may have asked another one since.
+                refuse("store is gone", not_leader=errorpb_pb2.NotLeader(region_id=region.id))
             peer = region.peer_on(self._store_id)
             if wanted.peer.id != peer.id:
                 mismatch = errorpb_pb2.MismatchPeerId(request_peer_id=wanted.peer.id, store_peer_id=peer.id)

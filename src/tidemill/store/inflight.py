@@ -11,10 +11,11 @@ Everything here is done under the cluster's mutex; only a delay lets go of it.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Self
 
 from tidemill.clock import Clock
+from tidemill.model.ts import MAX_TS
 from tidemill.store.mvcc import Lock
 
 
@@ -27,12 +28,27 @@ class InFlight:
         self._latched: set[bytes] = set()
         self._locks: dict[bytes, Lock] = {}
         self._raw: dict[bytes, int] = {}
-        self.delay_seconds = 0.0
+        self._delay_seconds = 0.0
         self.max_ts = 0
 
+    @property
+    def delay_seconds(self) -> float:
+        """From deciding to applying. A change counts for what is on its way already, too."""
+        return self._delay_seconds
+
+    @delay_seconds.setter
+    def delay_seconds(self, seconds: float) -> None:
+        with self._changed:
+            self._delay_seconds = seconds
+            self._changed.notify_all()
+
     def observe(self, ts: int) -> None:
-        """Somebody reads at ``ts``, or was promised that nothing more commits at or below it."""
-        self.max_ts = max(self.max_ts, ts)
+        """Somebody reads at ``ts``, or was promised that nothing more commits at or below it.
+
+        The greatest ts of all is a way to ask for the newest, and no time at which one could read again.
+        """
+        if ts != MAX_TS:
+            self.max_ts = max(self.max_ts, ts)
 
     def lock(self, key: bytes) -> Lock | None:
         """The memory lock on a plain key."""
@@ -45,21 +61,35 @@ class InFlight:
         """Plain keys of raw writes on their way, and a ts below the one they are written at."""
         return self._raw.items()
 
-    @contextmanager
-    def latch(self, keys: Iterable[bytes]) -> Iterator["Latch"]:
-        """Be the only command on these plain keys until the end; waits for others, without the mutex.
+    def latch(self, keys: Iterable[bytes]) -> "Latch":
+        """Be the only command on these plain keys while inside; entering waits for others, without the mutex.
 
         What was checked before may be wrong after the wait: check inside.
         """
-        wanted = set(keys)
-        while not self._latched.isdisjoint(wanted):
+        return Latch(self, keys if isinstance(keys, Set) else set(keys))
+
+    @property
+    def latched(self) -> Set[bytes]:
+        """Plain keys that commands are on."""
+        return self._latched
+
+    def is_latched(self, key: bytes) -> bool:
+        """Whether a command is on the plain key."""
+        return key in self._latched
+
+    def wait_idle(self, start: bytes, end: bytes) -> None:
+        """Until no command is on a plain key of ``[start, end)``; an empty ``end`` means no end."""
+        while any(start <= key and (not end or key < end) for key in self._latched):
             self._changed.wait()
-        self._latched |= wanted
-        try:
-            yield Latch(self)
-        finally:
-            self._latched -= wanted
-            self._changed.notify_all()
+
+    def _take(self, keys: Set[bytes]) -> None:
+        while not self._latched.isdisjoint(keys):
+            self._changed.wait()
+        self._latched |= keys
+
+    def _give_back(self, keys: Set[bytes]) -> None:
+        self._latched -= keys
+        self._changed.notify_all()
 
     def _delay(
         self, locks: Mapping[bytes, Lock], raw: Mapping[bytes, int], recheck: Callable[[], object] | None
@@ -69,8 +99,8 @@ class InFlight:
         self._locks.update(locks)
         self._raw.update(raw)
         try:
-            until = self._clock.monotonic() + self.delay_seconds
-            while (left := until - self._clock.monotonic()) > 0:
+            began = self._clock.monotonic()
+            while (left := began + self.delay_seconds - self._clock.monotonic()) > 0:
                 self._changed.wait(left)
             if recheck is not None:
                 recheck()
@@ -82,10 +112,18 @@ class InFlight:
 
 
 class Latch:
-    """The right to write some keys."""
+    """The right to write some keys, while inside."""
 
-    def __init__(self, in_flight: InFlight) -> None:
+    def __init__(self, in_flight: InFlight, keys: Set[bytes]) -> None:
         self._in_flight = in_flight
+        self._keys = keys
+
+    def __enter__(self) -> Self:
+        self._in_flight._take(self._keys)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._in_flight._give_back(self._keys)
 
     def delay(
         self,

@@ -1,8 +1,9 @@
 """The loops over many versions at once, compiled: parsing commit records, choosing, writing wire bytes.
 
 Everything comes in and goes out as flat arrays. A *block* is a run of pairs of the ``write``
-family in key order: all keys in one buffer with offsets, all records in another. Value slots
-tell where a value lies: in the records (short), in a second buffer (long), or nowhere.
+family in key order, all in one buffer ``data``: key i is ``data[po[2 * i]:po[2 * i + 1]]``, its record
+follows up to ``po[2 * i + 2]``. Value slots tell where a value lies: in the records (short), in a
+second buffer (long), or nowhere.
 """
 
 # Compiled functions take their types from their first call.
@@ -19,42 +20,42 @@ Stamps = npt.NDArray[np.uint64]
 NO_VALUE = -1
 LONG_VALUE = -2
 
-_PUT, _DELETE = 80, 68  # 'P', 'D'
+_PUT, _DELETE, _LOCK, _ROLLBACK = 80, 68, 76, 82  # 'P', 'D', 'L', 'R'
 
 
 @njit(cache=True, nogil=True)
-def parse(kb, ko, vb, vo, same, kind, commit, start, source, val_at, val_len):
+def parse(data, po, same, kind, commit, start, source, val_at, val_len):
     """Fill one entry per pair; return the index of the first unreadable one, or -1.
 
     ``same[i]``: pair i is an older version of the key of pair i - 1. ``val_len`` is NO_VALUE
     for a delete or a record without data, LONG_VALUE where the value is in ``default``.
     """
-    n = len(ko) - 1
+    n = len(po) // 2
     for i in range(n):
-        k0, k1 = ko[i], ko[i + 1] - 8
+        k0, k1 = po[2 * i], po[2 * i + 1] - 8
         if k1 - k0 < 9:
             return i
         ts = np.uint64(0)
         for j in range(8):
-            ts = (ts << np.uint64(8)) | np.uint64(kb[k1 + j])
+            ts = (ts << np.uint64(8)) | np.uint64(data[k1 + j])
         commit[i] = ~ts
         same[i] = 0
-        if i > 0 and ko[i] - 8 - ko[i - 1] == k1 - k0:
-            equal, p0 = 1, ko[i - 1]
+        if i > 0 and po[2 * i - 1] - 8 - po[2 * i - 2] == k1 - k0:
+            equal, p0 = 1, po[2 * i - 2]
             # Neighbours share their beginning, so differences show up at the end.
             for j in range(k1 - k0 - 1, -1, -1):
-                if kb[k0 + j] != kb[p0 + j]:
+                if data[k0 + j] != data[p0 + j]:
                     equal = 0
                     break
             same[i] = equal
-        at, end = vo[i], vo[i + 1]
+        at, end = po[2 * i + 1], po[2 * i + 2]
         if at >= end:
             return i
-        kind[i] = vb[at]
+        kind[i] = data[at]
         at += 1
         value, shift, done = np.uint64(0), np.uint64(0), False
         while at < end and not done:
-            b = vb[at]
+            b = data[at]
             at += 1
             value |= np.uint64(b & 0x7F) << shift
             shift += np.uint64(7)
@@ -66,18 +67,18 @@ def parse(kb, ko, vb, vo, same, kind, commit, start, source, val_at, val_len):
         val_at[i] = 0
         val_len[i] = LONG_VALUE if kind[i] == _PUT else NO_VALUE
         while at < end:
-            flag = vb[at]
+            flag = data[at]
             if flag == 118:  # 'v'
-                if at + 1 >= end or at + 2 + vb[at + 1] > end:
+                if at + 1 >= end or at + 2 + data[at + 1] > end:
                     return i
                 val_at[i] = at + 2
-                val_len[i] = vb[at + 1]
-                at += 2 + np.int64(vb[at + 1])
+                val_len[i] = data[at + 1]
+                at += 2 + np.int64(data[at + 1])
             elif flag == 83:  # 'S'
                 value, shift, done = np.uint64(0), np.uint64(0), False
                 at += 1
                 while at < end and not done:
-                    b = vb[at]
+                    b = data[at]
                     at += 1
                     value |= np.uint64(b & 0x7F) << shift
                     shift += np.uint64(7)
@@ -143,46 +144,88 @@ def choose_visible(same, kind, commit, version, chosen):
 
 
 @njit(cache=True, nogil=True)
-def match_long(kb, ko, start, wanted, lb, lo, lv, val_at, val_len):
+def choose_garbage(same, kind, commit, start, safepoint, held, state, doomed):
+    """Mark in ``doomed`` what no read at or above ``safepoint`` needs; return how much was kept for ``held`` alone.
+
+    Of each key that is all up to the safepoint but its newest put; a delete goes as well, once
+    nothing older is left that it hides. Records of a transaction whose start-ts is in ``held``
+    (ascending) stay: they tell how it ended. ``state`` carries a key over into the next block:
+    whether its newest put or delete up to the safepoint was met, where the delete is that goes
+    when the key ends (-1: nowhere, -2: in an earlier block), and whether that earlier one goes.
+    """
+    settled, marker, kept = state[0] != 0, state[1], 0
+    for i in range(len(kind)):
+        if same[i] == 0:
+            if marker >= 0:
+                doomed[marker] = 1
+            elif marker == -2:
+                state[2] = 1
+            settled, marker = False, -1
+        is_data = kind[i] == _PUT or kind[i] == _DELETE
+        if commit[i] > safepoint or not (is_data or kind[i] == _LOCK or kind[i] == _ROLLBACK):
+            continue
+        is_newest = is_data and not settled
+        settled = settled or is_data
+        if len(held) > 0 and (_is_among(held, start[i]) or _is_among(held, commit[i])):
+            kept += 0 if is_newest and kind[i] == _PUT else 1
+            if kind[i] == _PUT:
+                marker = -1
+        elif not is_newest:
+            doomed[i] = 1
+        elif kind[i] == _DELETE:
+            marker = i
+    state[0] = 1 if settled else 0
+    state[1] = marker
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def _is_among(ascending, ts):
+    at = np.searchsorted(ascending, ts)
+    return at < len(ascending) and ascending[at] == ts
+
+
+@njit(cache=True, nogil=True)
+def match_long(data, po, start, wanted, longs, lo, val_at, val_len):
     """Find the long values of the ``wanted`` records among pairs of ``default``; both in key order.
 
     Sets ``val_at`` to a position in the long buffer and ``val_len`` to LONG_VALUE - 1 - length.
     Records whose pair is not there keep LONG_VALUE.
     """
-    d, nd = 0, len(lo) - 1
+    d, nd = 0, len(lo) // 2
     for w in range(len(wanted)):
         i = wanted[w]
         if val_len[i] != LONG_VALUE:
             continue
-        k0, size = ko[i], ko[i + 1] - 8 - ko[i]
+        k0, size = po[2 * i], po[2 * i + 1] - 8 - po[2 * i]
         ts = ~start[i]
         while d < nd:  # skip keys below ours
-            dsize = lo[d + 1] - 8 - lo[d]
+            dsize = lo[2 * d + 1] - 8 - lo[2 * d]
             order = 0
             for j in range(min(size, dsize)):
-                if lb[lo[d] + j] != kb[k0 + j]:
-                    order = -1 if lb[lo[d] + j] < kb[k0 + j] else 1
+                if longs[lo[2 * d] + j] != data[k0 + j]:
+                    order = -1 if longs[lo[2 * d] + j] < data[k0 + j] else 1
                     break
             if order >= 0:
                 break
             d += 1
         e = d
         while e < nd:
-            if lo[e + 1] - 8 - lo[e] != size:
+            if lo[2 * e + 1] - 8 - lo[2 * e] != size:
                 break
             equal = True
             for j in range(size - 1, -1, -1):
-                if lb[lo[e] + j] != kb[k0 + j]:
+                if longs[lo[2 * e] + j] != data[k0 + j]:
                     equal = False
                     break
             if not equal:
                 break
             found = np.uint64(0)
             for j in range(8):
-                found = (found << np.uint64(8)) | np.uint64(lb[lo[e] + size + j])
+                found = (found << np.uint64(8)) | np.uint64(longs[lo[2 * e] + size + j])
             if found == ts:
-                val_at[i] = lv[e]
-                val_len[i] = LONG_VALUE - 1 - (lv[e + 1] - lv[e])
+                val_at[i] = lo[2 * e + 1]
+                val_len[i] = LONG_VALUE - 1 - (lo[2 * e + 2] - lo[2 * e + 1])
                 if e == d:
                     d += 1  # taken; versions mostly come in the same order on both sides
                 break
@@ -235,7 +278,9 @@ def _put_value(out, at, tag, i, vb, longs, val_at, val_len):
 
 @njit(cache=True, nogil=True)
 def _put_key(out, at, tag, kb, k0, k1, length):
-    """Write a memcomparable key decoded."""
+    """Write a memcomparable key decoded; an empty one is not on the wire."""
+    if length == 0:
+        return at
     out[at] = tag
     at = _put_varint(out, at + 1, np.uint64(length))
     left = length
@@ -250,13 +295,13 @@ def _put_key(out, at, tag, kb, k0, k1, length):
 
 
 @njit(cache=True, nogil=True)
-def sizes(kb, ko, vb, chosen, old, kind, commit, start, source, val_len, as_changes, body, ends):
+def sizes(data, po, chosen, old, kind, commit, start, source, val_len, as_changes, body, ends):
     """Size of each chosen row's message into ``body``, end of each with its tag and length into ``ends``."""
     total = 0
     for r in range(len(chosen)):
         i = chosen[r]
-        k1 = ko[i + 1] - 8
-        key = (k1 - ko[i]) // 9 * 8 - (255 - np.int64(kb[k1 - 1]))
+        k1 = po[2 * i + 1] - 8
+        key = (k1 - po[2 * i]) // 9 * 8 - (255 - np.int64(data[k1 - 1]))
         size = _field_size(key) + _field_size(_real_length(val_len[i]))
         if as_changes:
             size += 6 + _varint_size(start[i]) + _varint_size(commit[i])
@@ -271,7 +316,7 @@ def sizes(kb, ko, vb, chosen, old, kind, commit, start, source, val_len, as_chan
 
 
 @njit(cache=True, nogil=True)
-def encode(kb, ko, vb, longs, chosen, old, kind, commit, start, source, val_at, val_len, as_changes, body, out):
+def encode(data, po, longs, chosen, old, kind, commit, start, source, val_at, val_len, as_changes, body, out):
     """Write the chosen rows as repeated wire fields.
 
     As changes: field 1 of ``cdcpb.Event.Entries``, COMMITTED rows. Otherwise: field 2 of
@@ -280,13 +325,13 @@ def encode(kb, ko, vb, longs, chosen, old, kind, commit, start, source, val_at, 
     at = 0
     for r in range(len(chosen)):
         i = chosen[r]
-        k0, k1 = ko[i], ko[i + 1] - 8
-        key = (k1 - k0) // 9 * 8 - (255 - np.int64(kb[k1 - 1]))
+        k0, k1 = po[2 * i], po[2 * i + 1] - 8
+        key = (k1 - k0) // 9 * 8 - (255 - np.int64(data[k1 - 1]))
         if not as_changes:
             out[at] = 0x12
             at = _put_varint(out, at + 1, np.uint64(body[r]))
-            at = _put_key(out, at, 0x12, kb, k0, k1, key)
-            at = _put_value(out, at, 0x1A, i, vb, longs, val_at, val_len)
+            at = _put_key(out, at, 0x12, data, k0, k1, key)
+            at = _put_value(out, at, 0x1A, i, data, longs, val_at, val_len)
             continue
         out[at] = 0x0A
         at = _put_varint(out, at + 1, np.uint64(body[r]))
@@ -298,10 +343,10 @@ def encode(kb, ko, vb, longs, chosen, old, kind, commit, start, source, val_at, 
         out[at + 1] = 4  # COMMITTED
         out[at + 2] = 0x20
         out[at + 3] = 1 if kind[i] == _PUT else 2
-        at = _put_key(out, at + 4, 0x2A, kb, k0, k1, key)
-        at = _put_value(out, at, 0x32, i, vb, longs, val_at, val_len)
+        at = _put_key(out, at + 4, 0x2A, data, k0, k1, key)
+        at = _put_value(out, at, 0x32, i, data, longs, val_at, val_len)
         if old[r] >= 0:
-            at = _put_value(out, at, 0x3A, old[r], vb, longs, val_at, val_len)
+            at = _put_value(out, at, 0x3A, old[r], data, longs, val_at, val_len)
         if source[i] != 0:
             out[at] = 0x48
             at = _put_varint(out, at + 1, source[i])

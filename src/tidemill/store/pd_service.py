@@ -1,17 +1,25 @@
-"""``pdpb.PD`` over the embedded cluster: members, timestamps, regions, stores, safepoints."""
+"""``pdpb.PD`` over the embedded cluster: members, timestamps, regions, stores, settings."""
 
-from collections.abc import Iterator
+import posixpath
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import grpc
 
 from tidemill._pb import metapb_pb2, pdpb_pb2
-from tidemill.errors import TidemillError, UpstreamUnavailableError, UsageError
+from tidemill.errors import UpstreamUnavailableError, UsageError
 from tidemill.store.cluster import VERSION, Cluster, StoreState
+from tidemill.store.engine import Family
 from tidemill.store.regions import Region
 from tidemill.store.rpc import Context
 
-_MEMBER_ID = 1
+MEMBER_ID = 1
+MEMBER_NAME = "pd-1"
+
+_CONFIG_FOLDER = "/global/config/"  # where PD keeps what comes without a path
+_CONFIG = b"config"
+_EXTERNAL_TS = b"external_ts"
 
 
 class PdService:
@@ -25,7 +33,7 @@ class PdService:
         # No check of the cluster id: this is where clients learn it.
         url = f"http://{self.address}"
         member = pdpb_pb2.Member(
-            name="pd-1", member_id=_MEMBER_ID, peer_urls=[url], client_urls=[url], binary_version=f"v{VERSION}"
+            name=MEMBER_NAME, member_id=MEMBER_ID, peer_urls=[url], client_urls=[url], binary_version=f"v{VERSION}"
         )
         return pdpb_pb2.GetMembersResponse(header=self._header(), members=[member], leader=member, etcd_leader=member)
 
@@ -100,17 +108,34 @@ class PdService:
         self, request: pdpb_pb2.BatchScanRegionsRequest, context: Context
     ) -> pdpb_pb2.BatchScanRegionsResponse:
         self._check(request, context)
+        fault = _fault_of_ranges(request.ranges)
+        if fault:
+            error = pdpb_pb2.Error(type=pdpb_pb2.UNKNOWN, message=fault)
+            return pdpb_pb2.BatchScanRegionsResponse(header=self._header(error))
+        # Regions leave no gap, so the answer always contains all of the ranges, up to the limit.
         found: dict[int, Region] = {}
         with self._cluster.mutex:
             for wanted in request.ranges:
-                limit = request.limit - len(found) if request.limit > 0 else 0
-                if request.limit > 0 and limit <= 0:
+                left = request.limit - len(found) if request.limit > 0 else 0
+                if request.limit > 0 and left <= 0:
                     break
-                for region in self._cluster.regions.within(wanted.start_key, wanted.end_key):
-                    if request.limit <= 0 or len(found) < request.limit:
-                        found[region.id] = region
+                # The first region may have been found by the range before.
+                regions = self._cluster.regions.within(wanted.start_key, wanted.end_key, left and left + 1)
+                found |= {region.id: region for region in regions}
+        regions = list(found.values())[: request.limit if request.limit > 0 else None]
         return pdpb_pb2.BatchScanRegionsResponse(
-            header=self._header(), regions=[self._with_leader(region) for region in found.values()]
+            header=self._header(), regions=[self._with_leader(region) for region in regions]
+        )
+
+    def ScatterRegion(self, request: pdpb_pb2.ScatterRegionRequest, context: Context) -> pdpb_pb2.ScatterRegionResponse:
+        """Done at once: regions lie where they lie."""
+        self._check(request, context)
+        return pdpb_pb2.ScatterRegionResponse(header=self._header(), finished_percentage=100)
+
+    def GetOperator(self, request: pdpb_pb2.GetOperatorRequest, context: Context) -> pdpb_pb2.GetOperatorResponse:
+        self._check(request, context)
+        return pdpb_pb2.GetOperatorResponse(
+            header=self._header(), region_id=request.region_id, desc=b"scatter-region", status=pdpb_pb2.SUCCESS
         )
 
     # Stores
@@ -128,36 +153,66 @@ class PdService:
         stores = [_store(store) for store in self._cluster.stores.values()]
         return pdpb_pb2.GetAllStoresResponse(header=self._header(), stores=stores)
 
-    # Garbage collection
+    # Settings of the whole cluster
 
-    def GetGCSafePoint(
-        self, request: pdpb_pb2.GetGCSafePointRequest, context: Context
-    ) -> pdpb_pb2.GetGCSafePointResponse:
+    def LoadGlobalConfig(
+        self, request: pdpb_pb2.LoadGlobalConfigRequest, context: Context
+    ) -> pdpb_pb2.LoadGlobalConfigResponse:
+        """The named items, each with its value or an error; without names all below the path, by their full name."""
+        folder = request.config_path or _CONFIG_FOLDER
+        items = [self._item(folder, name) for name in request.names]
+        if not request.names:
+            start, end = _CONFIG + folder.encode(), _CONFIG + folder.encode() + b"\xff"  # no text has this byte
+            for key, value in self._cluster.engine.items(Family.META, start, end):
+                items.append(pdpb_pb2.GlobalConfigItem(name=key[len(_CONFIG) :].decode(), payload=value))
+        return pdpb_pb2.LoadGlobalConfigResponse(items=items)
+
+    def StoreGlobalConfig(
+        self, request: pdpb_pb2.StoreGlobalConfigRequest, context: Context
+    ) -> pdpb_pb2.StoreGlobalConfigResponse:
+        """All of the changes or none."""
+        batch = self._cluster.engine.batch()
+        for item in request.changes:
+            key = _config_key(request.config_path or _CONFIG_FOLDER, item.name)
+            if item.kind == pdpb_pb2.DELETE:
+                batch.delete(Family.META, key)
+            else:
+                batch.put(Family.META, key, item.value.encode() or item.payload)
+        with self._cluster.mutex:
+            self._cluster.engine.write(batch)
+        return pdpb_pb2.StoreGlobalConfigResponse()
+
+    def GetExternalTimestamp(
+        self, request: pdpb_pb2.GetExternalTimestampRequest, context: Context
+    ) -> pdpb_pb2.GetExternalTimestampResponse:
+        self._check(request, context)
+        return pdpb_pb2.GetExternalTimestampResponse(header=self._header(), timestamp=self._external_ts())
+
+    def SetExternalTimestamp(
+        self, request: pdpb_pb2.SetExternalTimestampRequest, context: Context
+    ) -> pdpb_pb2.SetExternalTimestampResponse:
+        """It only moves forward, and never into the future."""
         self._check(request, context)
         with self._cluster.mutex:
-            safepoint = self._cluster.safepoints.gc_safepoint
-        return pdpb_pb2.GetGCSafePointResponse(header=self._header(), safe_point=safepoint)
+            fault = ""
+            if request.timestamp > self._cluster.tso.advance():
+                fault = "the external timestamp should not be larger than global ts"
+            elif request.timestamp <= self._external_ts():
+                fault = "the external timestamp should be larger than current external timestamp"
+            else:
+                self._cluster.engine.put(Family.META, _EXTERNAL_TS, request.timestamp.to_bytes(8, "big"))
+        error = pdpb_pb2.Error(type=pdpb_pb2.INVALID_VALUE, message=fault) if fault else None
+        return pdpb_pb2.SetExternalTimestampResponse(header=self._header(error))
 
-    def UpdateGCSafePoint(
-        self, request: pdpb_pb2.UpdateGCSafePointRequest, context: Context
-    ) -> pdpb_pb2.UpdateGCSafePointResponse:
-        self._check(request, context)
-        with self._cluster.mutex:
-            safepoint = self._cluster.safepoints.advance_gc(request.safe_point)
-        return pdpb_pb2.UpdateGCSafePointResponse(header=self._header(), new_safe_point=safepoint)
+    def _item(self, folder: str, name: str) -> pdpb_pb2.GlobalConfigItem:
+        value = self._cluster.engine.get(Family.META, _config_key(folder, name))
+        if value is None:
+            error = pdpb_pb2.Error(type=pdpb_pb2.GLOBAL_CONFIG_NOT_FOUND, message=f"key {name} not found")
+            return pdpb_pb2.GlobalConfigItem(name=name, error=error)
+        return pdpb_pb2.GlobalConfigItem(name=name, payload=value)
 
-    def UpdateServiceGCSafePoint(
-        self, request: pdpb_pb2.UpdateServiceGCSafePointRequest, context: Context
-    ) -> pdpb_pb2.UpdateServiceGCSafePointResponse:
-        self._check(request, context)
-        try:
-            with self._cluster.mutex:
-                lowest, left = self._cluster.safepoints.update(request.service_id, request.safe_point, request.TTL)
-        except TidemillError as error:
-            context.abort(grpc.StatusCode.UNKNOWN, str(error))
-        return pdpb_pb2.UpdateServiceGCSafePointResponse(
-            header=self._header(), service_id=lowest.service, TTL=left, min_safe_point=lowest.ts
-        )
+    def _external_ts(self) -> int:
+        return int.from_bytes(self._cluster.engine.get(Family.META, _EXTERNAL_TS) or b"", "big")
 
     def _check(self, request: Any, context: Context) -> None:
         """Every request but the first greeting must name this cluster."""
@@ -178,8 +233,8 @@ class PdService:
         return pdpb_pb2.Region(region=region.to_wire(), leader=self._leader(region))
 
     def _leader(self, region: Region) -> metapb_pb2.Peer:
-        """All zero while the leader's store is away."""
-        return region.leader_to_wire() if self._cluster.stores[region.leader_store].is_up else metapb_pb2.Peer()
+        """All zero while no peer of the region is there."""
+        return region.leader_to_wire() if self._cluster.leader_of(region) is not None else metapb_pb2.Peer()
 
 
 def _store(store: StoreState) -> metapb_pb2.Store:
@@ -191,3 +246,16 @@ def _store(store: StoreState) -> metapb_pb2.Store:
         peer_address=store.address,
         node_state=metapb_pb2.Serving,
     )
+
+
+def _fault_of_ranges(ranges: Sequence[pdpb_pb2.KeyRange]) -> str:
+    """Why they cannot be asked for together; empty if they can."""
+    if any(r.end_key and r.start_key > r.end_key for r in ranges):
+        return "invalid key range, start key > end key"
+    if any(not left.end_key or right.start_key < left.end_key for left, right in pairwise(ranges)):
+        return "invalid key range, ranges overlapped"
+    return ""
+
+
+def _config_key(folder: str, name: str) -> bytes:
+    return _CONFIG + posixpath.normpath(posixpath.join(folder, name)).encode()

@@ -1,14 +1,17 @@
 """Regions: which store answers for which keys, and how that changes. Pure; nothing here does I/O.
 
 Epochs move as TiKV moves them, because clients judge by them which of two regions is stale:
-a split into n + 1 regions raises every result's version by n, and the right-most keeps the id.
-A change of leader leaves the epoch alone.
+a split into n + 1 regions raises every result's version by n, and the right-most keeps the id;
+a merge goes through its two steps, so that the result is newer than both. A change of leader leaves
+the epoch alone.
 """
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+
+from google.protobuf.message import DecodeError
 
 from tidemill._pb import metapb_pb2
 from tidemill.errors import CorruptDataError, UsageError
@@ -77,8 +80,13 @@ class Region:
 
     @staticmethod
     def decode(data: bytes) -> "Region":
-        wire = metapb_pb2.Region.FromString(data)
+        try:
+            wire = metapb_pb2.Region.FromString(data)
+        except DecodeError as error:
+            raise CorruptDataError(f"the record of a region is not readable: {data[:16].hex()}") from error
         peers = tuple(Peer(p.id, p.store_id) for p in wire.peers)
+        if not wire.id or not peers:
+            raise CorruptDataError(f"the record of region {wire.id} names no peers")
         epoch = wire.region_epoch
         ordered = tuple(sorted(peers, key=lambda p: p.id))
         return Region(wire.id, wire.start_key, wire.end_key, epoch.conf_ver, epoch.version, ordered, peers[0].store_id)
@@ -105,6 +113,25 @@ def split(region: Region, keys: Sequence[bytes], allocate: Callable[[], int]) ->
     return tuple(results)
 
 
+def merge(source: Region, target: Region) -> Region:
+    """What ``target`` becomes when it takes in ``source``, its neighbour on either side."""
+    if source.id == target.id or not (_touch(source, target) or _touch(target, source)):
+        raise UsageError(f"cannot merge region {source.id} into {target.id}: they are not neighbours")
+    if set(source.stores) != set(target.stores):
+        raise UsageError(
+            f"cannot merge region {source.id} into {target.id}: their peers are on stores {source.stores} and "
+            f"{target.stores}. Only regions on the same stores merge."
+        )
+    # Preparing raises the source's version (and conf_ver, which goes with it), committing passes both.
+    prepared = source.version + 1
+    start, end = (source.start, target.end) if _touch(source, target) else (target.start, source.end)
+    return replace(target, start=start, end=end, version=max(prepared, target.version) + 1)
+
+
+def _touch(left: Region, right: Region) -> bool:
+    return bool(left.end) and left.end == right.start
+
+
 class RegionMap:
     """All regions; together they cover every key exactly once. The caller serialises changes."""
 
@@ -114,7 +141,7 @@ class RegionMap:
         ordered = list(self)
         joints = pairwise(ordered)
         if not ordered or ordered[0].start or ordered[-1].end or any(a.end != b.start for a, b in joints):
-            raise CorruptDataError("the regions in the data folder do not cover all keys exactly once; use a new one")
+            raise CorruptDataError("the regions do not cover all keys exactly once")
 
     def __iter__(self) -> Iterator[Region]:
         return (self._by_id[region_id] for _, region_id in self._starts)
@@ -145,10 +172,11 @@ class RegionMap:
             at += 1
         return found
 
-    def replace(self, old: Region, new: Sequence[Region]) -> None:
+    def replace(self, old: Sequence[Region], new: Sequence[Region]) -> None:
         """Put ``new``, which cover the same keys, in the place of ``old``."""
-        self._starts.remove((old.start, old.id))
-        del self._by_id[old.id]
+        for region in old:
+            self._starts.remove((region.start, region.id))
+            del self._by_id[region.id]
         for region in new:
             insort(self._starts, (region.start, region.id))
             self._by_id[region.id] = region

@@ -1,5 +1,10 @@
 """What the gRPC servers of the embedded upstream share: limits, and turning our services into handlers."""
 
+import contextlib
+import os
+import socket
+import stat
+import threading
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -8,6 +13,7 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UsageError
 
 _OPTIONS = [
@@ -21,6 +27,7 @@ _OPTIONS = [
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_permit_without_calls", 1),
 ]
+_RETRY_SECONDS = 0.02
 _MAX_THREADS = 512  # a stream holds one for its whole life
 
 
@@ -70,19 +77,57 @@ class Server:
         generic = grpc.method_handlers_generic_handler(service.full_name, handlers)
         self._server.add_generic_rpc_handlers((generic,))
 
-    def start(self, port: int) -> str:
-        """Serve on ``port``, or with 0 on a free one; return the address."""
-        try:
-            bound = self._server.add_insecure_port(f"127.0.0.1:{port}")
-        except RuntimeError as error:
-            raise UsageError(
-                f"cannot listen on 127.0.0.1:{port}: the port is taken or not allowed. Choose another, or 0 for any."
-            ) from error
+    @property
+    def threads(self) -> ThreadPoolExecutor:
+        """On which calls are served; they end with the server."""
+        return self._pool
+
+    def add_handler(self, handler: grpc.GenericRpcHandler) -> None:
+        """Serve the methods that ``handler`` knows and no service before it."""
+        self._server.add_generic_rpc_handlers((handler,))
+
+    def start(self, port: int, patience_seconds: float = 0) -> str:
+        """Serve on ``port``, or with 0 on a free one; return the address. A port that is taken is waited for."""
+        until = SYSTEM_CLOCK.monotonic() + patience_seconds
+        while True:
+            try:
+                bound = self._server.add_insecure_port(f"127.0.0.1:{port}")
+                break
+            except RuntimeError as error:
+                if SYSTEM_CLOCK.monotonic() < until:
+                    threading.Event().wait(_RETRY_SECONDS)
+                    continue
+                raise UsageError(
+                    f"cannot listen on 127.0.0.1:{port}: the port is taken or not allowed. "
+                    "Choose another, or 0 for any."
+                ) from error
         self._server.start()
         self.address = f"127.0.0.1:{bound}"
         return self.address
 
-    def stop(self) -> None:
-        """Refuse new calls, end those in progress, wait for their threads."""
-        self._server.stop(grace=0).wait()
+    def stop(self, grace_seconds: float = 0) -> None:
+        """Refuse new calls, end those in progress after a grace, wait for their threads."""
+        self._server.stop(grace=grace_seconds).wait()
         self._pool.shutdown(wait=True)
+
+    def kill(self) -> None:
+        """Cut every connection without a farewell, as if the process had died. ``stop`` then waits for the threads."""
+        _cut_connections(int(self.address.rsplit(":", 1)[1]))
+        self._server.stop(grace=0)
+
+
+def _cut_connections(port: int) -> None:
+    """Shut all that is connected to our ``port``; only the kernel says so to the other side."""
+    for name in os.listdir("/dev/fd"):
+        try:
+            copy = os.dup(int(name))
+        except OSError:
+            continue  # the listing's own, or closed meanwhile
+        if not stat.S_ISSOCK(os.fstat(copy).st_mode):
+            os.close(copy)
+            continue
+        with socket.socket(fileno=copy) as connection:
+            is_ours = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == port
+            if is_ours and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                with contextlib.suppress(OSError):  # the other side was quicker
+                    connection.shutdown(socket.SHUT_RDWR)

@@ -16,23 +16,33 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tidemill._pb import cdcpb_pb2, pdpb_pb2, tikvpb_pb2
+from tidemill._pb import cdcpb_pb2, tikvpb_pb2
 from tidemill.clock import SYSTEM_CLOCK, Clock
-from tidemill.errors import UsageError
+from tidemill.errors import CorruptDataError, DataDirError, UsageError
 from tidemill.log import get_logger
+from tidemill.model.change import Op
 from tidemill.model.ts import MAX_TS, Ts
 from tidemill.store import load as loading
+from tidemill.store.batch_service import BatchService
 from tidemill.store.cdc_service import CdcService
+from tidemill.store.chaos import Chaos
 from tidemill.store.cluster import Cluster
 from tidemill.store.engine import Engine
+from tidemill.store.faults import PREFIX, Faults
+from tidemill.store.gc import INTERVAL_SECONDS, Sweeper
+from tidemill.store.health import HEALTH
 from tidemill.store.history import read_history
 from tidemill.store.kv_service import KvService
+from tidemill.store.later import Later
 from tidemill.store.load import Replay
 from tidemill.store.mvcc import physical_key
-from tidemill.store.pd_service import PdService
+from tidemill.store.pd import Pd
+from tidemill.store.raw_service import RawService
 from tidemill.store.regions import Region
 from tidemill.store.rpc import Server
+from tidemill.store.stores import ELECTION_SECONDS, Stores
 from tidemill.store.transactions import Mutation
+from tidemill.store.txn_service import TxnService
 
 log = get_logger("store")
 
@@ -50,6 +60,8 @@ class EmbeddedUpstream:
         clock: Clock,
         is_temporary: bool,
         api_version: int = 1,
+        gc_interval_seconds: float = INTERVAL_SECONDS,
+        clock_refresh_seconds: float = 0.5,
     ) -> None:
         self.folder = folder
         self._is_temporary = is_temporary
@@ -57,16 +69,27 @@ class EmbeddedUpstream:
         self._pd_port = pd_port
         self._engine = Engine(folder)
         self._stopping = threading.Event()
-        self._servers: dict[int, Server] = {}
+        self._later = Later()
+        self._pd_lock = threading.Lock()
         self._replay: Replay | None = None
         self._ticker = threading.Thread(target=self._tick, name="resolved-ts", daemon=True)
-        self._pd_server: Server | None = None
+        self._refresh_seconds = clock_refresh_seconds
+        self._refresher = threading.Thread(target=self._refresh_clocks, name="raw-clocks", daemon=True)
         self._is_stopped = False
         self.pd_address = ""
+        self._chaos: Chaos | None = None
         try:
             self.cluster = Cluster(self._engine, clock, stores, api_version)
-        except BaseException:
+            self._stores = Stores(self.cluster, self._later, self._make_store)
+            self._pd = Pd(self.cluster, folder, is_temporary=is_temporary)
+            self._sweeper = Sweeper(self.cluster.garbage, gc_interval_seconds)
+        except BaseException as error:
             self._engine.close()
+            if isinstance(error, CorruptDataError):
+                raise DataDirError(
+                    f"cannot open the upstream's data in {folder}: {error}. "
+                    "It is damaged: start from a copy of it, or choose another --data-dir."
+                ) from error
             raise
 
     @classmethod
@@ -81,11 +104,16 @@ class EmbeddedUpstream:
         resolved_interval_seconds: float = 1.0,
         clock: Clock = SYSTEM_CLOCK,
         api_version: int = 1,
+        gc_interval_seconds: float = INTERVAL_SECONDS,
+        clock_refresh_seconds: float = 0.5,
+        chaos: int | None = None,
     ) -> "EmbeddedUpstream":
         """Start a cluster in ``data_dir``, or in a temporary folder that goes when it stops.
 
         ``load`` brings in a history: at once, or with ``replay`` live at so many times its own
-        pace (0: as fast as it goes), except for what its ``bootstrap_ts`` covers.
+        pace (0: as fast as it goes), except for what its ``bootstrap_ts`` covers. The stores' own
+        clocks, which stamp raw writes of API V2, hear from the TSO every ``clock_refresh_seconds``.
+        ``chaos`` is a seed: the cluster then changes by itself all the time.
         """
         if not 1 <= stores <= 64:
             raise UsageError(f"cannot start {stores} stores: choose 1 to 64")
@@ -95,6 +123,8 @@ class EmbeddedUpstream:
             raise UsageError("--replay needs a history: give one with --load")
         if resolved_interval_seconds <= 0:
             raise UsageError(f"the resolved-ts interval must be positive, not {resolved_interval_seconds} seconds")
+        if gc_interval_seconds <= 0:
+            raise UsageError(f"the interval of garbage collection must be positive, not {gc_interval_seconds} seconds")
         # A bad history must not leave a half-made folder behind, so it is read first.
         history = read_history(load) if load is not None else None
         folder = data_dir if data_dir is not None else Path(tempfile.mkdtemp(prefix="tidemill-upstream-"))
@@ -108,6 +138,8 @@ class EmbeddedUpstream:
                 clock=clock,
                 is_temporary=data_dir is None,
                 api_version=api_version,
+                gc_interval_seconds=gc_interval_seconds,
+                clock_refresh_seconds=clock_refresh_seconds,
             )
             if history is not None:
                 at_once = len(history) if replay is None else history.rows_up_to(history.bootstrap_ts)
@@ -116,6 +148,9 @@ class EmbeddedUpstream:
                     upstream.cluster.tso.pass_by(history.bootstrap_ts)
                     upstream._replay = Replay(upstream.cluster, history, replay, clock)
             upstream._serve()
+            if chaos is not None:
+                upstream._chaos = Chaos(upstream, chaos)
+                upstream._chaos.start()
         except BaseException:
             if upstream is not None:
                 upstream.stop()
@@ -138,14 +173,21 @@ class EmbeddedUpstream:
             return
         self._is_stopped = True
         self._stopping.set()
+        self.cluster.in_flight.delay_seconds = 0  # what is on its way may arrive
+        if self._chaos is not None:
+            self._chaos.stop()
+        self._later.close()
         if self._replay is not None:
             self._replay.stop()
-        if self._ticker.is_alive():
-            self._ticker.join()
+        for thread in (self._ticker, self._refresher):
+            if thread.is_alive():
+                thread.join()
+        self._sweeper.stop()
         self.cluster.tso.close()
         self.drop_streams("server is stopping")
-        for server in [*self._servers.values(), *([self._pd_server] if self._pd_server else [])]:
-            server.stop()
+        self._stores.close()
+        self._pd.stop()
+        self.cluster.raw.close()
         self._engine.close()
         if self._is_temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -193,7 +235,7 @@ class EmbeddedUpstream:
         """Pretend that garbage collection has come this far: services may not ask for less any more."""
         with self.cluster.mutex:
             self.cluster.safepoints.update(b"gc_worker", ts, (1 << 63) - 1)
-            self.cluster.safepoints.advance_gc(ts)
+            self.cluster.safepoints.announce_gc(ts)
 
     # Regions and faults
 
@@ -211,6 +253,10 @@ class EmbeddedUpstream:
             physical = physical_key(raw_key)
             return self.cluster.split(self.cluster.regions.of_key(physical).id, [physical])
 
+    def merge(self, source_id: int, target_id: int) -> Region:
+        """Let ``target`` take in ``source``, its neighbour on either side; return what it has become."""
+        return self.cluster.merge(source_id, target_id)
+
     def transfer_leader(self, region_id: int, store_id: int) -> None:
         self.cluster.transfer_leader(region_id, store_id)
 
@@ -227,58 +273,94 @@ class EmbeddedUpstream:
         """Send a round of resolved-ts now, without waiting for the interval; return the ts it was made of."""
         return self.cluster.publish_resolved()
 
-    def drop_streams(self, why: str = "connection reset") -> None:
-        """Break every change stream; clients must register anew."""
+    def drop_streams(self, why: str = "connection reset", *, store_id: int | None = None) -> int:
+        """Break every change stream, or those of one store; clients must register anew. Returns how many."""
         with self.cluster.mutex:
-            streams = list(self.cluster.streams)
+            streams = [s for s in self.cluster.streams if store_id in (None, s.store_id)]
         for stream in streams:
             stream.close(failure=why)
+        return len(streams)
 
     def stop_store(self, store_id: int) -> None:
-        """The store stops answering; other stores lead its regions where they can."""
-        state = self.cluster.stores[store_id]
-        with self.cluster.mutex:
-            state.is_up = False
-            streams = [s for s in self.cluster.streams if s.store_id == store_id]
-            self.cluster.move_leaders_from(store_id)
-        for stream in streams:
-            stream.close(failure="store is stopping")
-        self._servers.pop(store_id).stop()
+        """Other stores lead its regions where they can; then it stops answering."""
+        self._stores.stop(store_id)
 
-    def start_store(self, store_id: int) -> None:
-        """The store answers again, at the address it had."""
-        state = self.cluster.stores[store_id]
-        self._start_store(store_id, int(state.address.rsplit(":", 1)[1]))
+    def kill_store(self, store_id: int, election_seconds: float = ELECTION_SECONDS) -> None:
+        """It is gone at once; other stores lead its regions only after a moment."""
+        self._stores.kill(store_id, election_seconds)
+
+    def start_store(self, store_id: int, *, elsewhere: bool = False) -> str:
+        """The store answers again, at the address it had or at another; return it."""
+        return self._stores.start(store_id, elsewhere=elsewhere)
+
+    def start_store_later(self, store_id: int, seconds: float) -> None:
+        """The end of an outage; a store that is up by then is left alone."""
+        self._later.call(seconds, f"starting store {store_id}", lambda: self._stores.start(store_id))
+
+    def pd_away(self, seconds: float | None = None) -> None:
+        """PD's connections are cut and nobody gets a timestamp, the stores included; for ``seconds``, or until back."""
+        with self._pd_lock:
+            if not self.cluster.is_pd_away:
+                self.cluster.is_pd_away = True
+                self._pd.set_away(True)
+        if seconds is not None:
+            self._later.call(seconds, "PD coming back", self.pd_back)
+
+    def pd_back(self) -> None:
+        with self._pd_lock:
+            if self.cluster.is_pd_away:
+                self._pd.set_away(False)
+                self.cluster.is_pd_away = False
+
+    def delay_apply(self, seconds: float) -> None:
+        """Every write waits this long between being decided and being applied; 0 turns it off."""
         with self.cluster.mutex:
-            state.is_up = True
+            self.cluster.in_flight.delay_seconds = seconds
+
+    def orphan_lock(self, key: bytes, ttl_ms: int) -> Ts:
+        """Lock a key as a transaction does whose client then dies; return its start-ts."""
+        start = self.tso()
+        with self.cluster.mutex:
+            self.cluster.transactions.prewrite([Mutation(Op.PUT, key, b"orphan")], start, ttl_ms=ttl_ms)
+        return start
 
     def wait_replayed(self, timeout_seconds: float | None = None) -> bool:
         """Whether the replay has come to its end; True at once if there is none."""
         return self._replay.wait(timeout_seconds) if self._replay is not None else True
 
     def _serve(self) -> None:
-        for store_id, state in self.cluster.stores.items():
-            state.address = self._start_store(store_id, 0)
-        service = PdService(self.cluster)
-        server = Server("pd")
-        server.add(pdpb_pb2.DESCRIPTOR.services_by_name["PD"], service)
-        self._pd_server = server
-        self.pd_address = service.address = server.start(self._pd_port)
+        if self.cluster.api_version == 2:
+            with self.cluster.mutex:
+                self.cluster.raw.refresh()
+            self._refresher.start()
+        self._stores.start_all()
+        faults = Faults(self)
+        for method in ("GET", "POST"):
+            self._pd.paths.add(method, PREFIX, faults.answer)
+        self.pd_address = self._pd.start(self._pd_port)
         self._ticker.start()
+        self._sweeper.start()
         if self._replay is not None:
             self._replay.start()
         log.info("upstream serving", pd=self.pd_address, stores=len(self.cluster.stores))
 
-    def _start_store(self, store_id: int, port: int) -> str:
+    def _make_store(self, store_id: int) -> Server:
         server = Server(f"store-{store_id}")
+        server.add_handler(HEALTH)
         kv, cdc = KvService(self.cluster, store_id), CdcService(self.cluster, store_id)
-        server.add(tikvpb_pb2.DESCRIPTOR.services_by_name["Tikv"], kv, answered_in_bytes={"KvScan"})
+        raw, txn = RawService(self.cluster, store_id), TxnService(self.cluster, store_id)
+        batch = BatchService(self.cluster, server.threads, kv, txn, raw)
+        in_bytes = {"KvScan", "BatchCommands"}
+        server.add(tikvpb_pb2.DESCRIPTOR.services_by_name["Tikv"], kv, txn, raw, batch, answered_in_bytes=in_bytes)
         feeds = {"EventFeed", "EventFeedV2"}
         server.add(cdcpb_pb2.DESCRIPTOR.services_by_name["ChangeData"], cdc, answered_in_bytes=feeds)
-        address = server.start(port)
-        self._servers[store_id] = server
-        return address
+        return server
 
     def _tick(self) -> None:
         while not self._stopping.wait(self._interval_seconds):
             self.cluster.publish_resolved()
+
+    def _refresh_clocks(self) -> None:
+        while not self._stopping.wait(self._refresh_seconds):
+            with self.cluster.mutex:
+                self.cluster.raw.refresh()

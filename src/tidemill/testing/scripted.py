@@ -72,8 +72,12 @@ class FeedStream:
 class ScriptedUpstream:
     """Serves while it is entered. Change its attributes at any time; the next answer follows them."""
 
-    def __init__(self, registered: Registered | None = None) -> None:
+    def __init__(
+        self, registered: Registered | None = None, *, credentials: grpc.ServerCredentials | None = None
+    ) -> None:
+        """With ``credentials`` it speaks TLS."""
         self.registered = registered  # called for every registration
+        self._credentials = credentials
         self.regions: list[pdpb_pb2.Region] = []
         self.stores = {1: metapb_pb2.Store(id=1, version="8.5.0")}
         self.requests: list[cdcpb_pb2.ChangeDataRequest] = []
@@ -82,6 +86,7 @@ class ScriptedUpstream:
         self.tso_counts: list[int] = []
         self.feed_methods = {"EventFeed", "EventFeedV2"}
         self.kv: dict[str, Callable[[bytes], Any]] = {}  # the store's unary methods: request bytes to message
+        self.pd: dict[str, Callable[[bytes], Any]] = {}  # PD's methods beyond the usual ones, likewise
         self.leader_urls: list[str] | None = None  # None: this PD leads
         self.pd_refusal: tuple[grpc.StatusCode, str] | None = None
         self.pd_error: pdpb_pb2.Error | None = None
@@ -92,7 +97,11 @@ class ScriptedUpstream:
     async def __aenter__(self) -> Self:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((_Handlers(self),))
-        self.pd_address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        if self._credentials is None:
+            port = server.add_insecure_port("127.0.0.1:0")
+        else:
+            port = server.add_secure_port("127.0.0.1:0", self._credentials)
+        self.pd_address = f"127.0.0.1:{port}"
         for store in self.stores.values():
             store.address = store.address or self.pd_address
         await server.start()
@@ -124,10 +133,11 @@ class ScriptedUpstream:
                 header = pdpb_pb2.ResponseHeader(cluster_id=CLUSTER_ID)
                 return pdpb_pb2.GetMembersResponse(header=header, leader=pdpb_pb2.Member(client_urls=urls))
             case "GetRegion":
-                found = next((r for r in self.regions if _holds(r.region, request.region_key)), None)
-                return pdpb_pb2.GetRegionResponse(
-                    header=self.header(), region=found.region if found else None, leader=found.leader if found else None
-                )
+                return self._described(_holder(self.regions, request.region_key))
+            case "GetPrevRegion":
+                held = _holder(self.regions, request.region_key)
+                start = held.region.start_key if held else b""
+                return self._described(next((r for r in self.regions if start and r.region.end_key == start), None))
             case "ScanRegions":
                 return pdpb_pb2.ScanRegionsResponse(header=self.header(), regions=self.regions)
             case "GetStore":
@@ -135,10 +145,16 @@ class ScriptedUpstream:
             case _:
                 return pdpb_pb2.GetAllStoresResponse(header=self.header(), stores=self.stores.values())
 
+    def _described(self, found: pdpb_pb2.Region | None) -> pdpb_pb2.GetRegionResponse:
+        if found is None:
+            return pdpb_pb2.GetRegionResponse(header=self.header())
+        return pdpb_pb2.GetRegionResponse(header=self.header(), region=found.region, leader=found.leader)
+
 
 _REQUESTS: dict[str, Any] = {  # generated classes
     "GetMembers": pdpb_pb2.GetMembersRequest,
     "GetRegion": pdpb_pb2.GetRegionRequest,
+    "GetPrevRegion": pdpb_pb2.GetRegionRequest,
     "ScanRegions": pdpb_pb2.ScanRegionsRequest,
     "GetStore": pdpb_pb2.GetStoreRequest,
     "GetAllStores": pdpb_pb2.GetAllStoresRequest,
@@ -167,6 +183,10 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
             return grpc.unary_unary_rpc_method_handler(
                 partial(self._kv, method), response_serializer=lambda answer: answer.SerializeToString()
             )
+        if service == "pdpb.PD" and method in self._upstream.pd:
+            return grpc.unary_unary_rpc_method_handler(
+                partial(self._more, method), response_serializer=lambda answer: answer.SerializeToString()
+            )
         if method in _REQUESTS:
             return grpc.unary_unary_rpc_method_handler(
                 partial(self._unary, method),
@@ -181,6 +201,10 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
         if upstream.pd_refusal is not None and method != "GetMembers":
             await context.abort(*upstream.pd_refusal)
         return upstream.answer(method, request)
+
+    async def _more(self, method: str, request: bytes, context: Any) -> Any:
+        self._upstream.calls.append(method)
+        return self._upstream.pd[method](request)
 
     async def _kv(self, method: str, request: bytes, context: Any) -> Any:
         return self._upstream.kv[method](request)
@@ -219,5 +243,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
                 await stream.send_error(request, gone)
 
 
-def _holds(found: metapb_pb2.Region, key: bytes) -> bool:
-    return found.start_key <= key and (not found.end_key or key < found.end_key)
+def _holder(regions: list[pdpb_pb2.Region], key: bytes) -> pdpb_pb2.Region | None:
+    def holds(found: metapb_pb2.Region) -> bool:
+        return found.start_key <= key and (not found.end_key or key < found.end_key)
+
+    return next((r for r in regions if holds(r.region)), None)

@@ -1,8 +1,10 @@
-"""What we ask of PD and TiKV: timestamps, regions, snapshots and the change stream, over gRPC.
+"""What we ask of PD and TiKV: timestamps, regions, reads, writes and the change stream, over gRPC.
 
 pd         PD's leader: TSO, regions, stores, GC safepoints       keys      keys of TiDB and TiKV
-regions    the region cache and what each region error means      feed/     the change stream, in bulk
-snapshot   reads at a ts, across regions, through locks
+regions    the region cache and what each region error means      keyspace  whose keys they are: API V1 and V2
+kv         requests by region, tried again until answered         feed/     the change stream, in bulk
+snapshot   reads at a ts, across regions, through locks           raw       RawKV
+locks      locks of others: waiting for them, resolving them      txn       transactions of our own
 """
 
 import os

@@ -7,7 +7,8 @@ until its deadline and then fails with ``UpstreamUnavailableError``, which names
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -36,6 +37,8 @@ _HOPELESS = {
     grpc.StatusCode.INVALID_ARGUMENT: "it does not accept the request",
 }
 
+_BARRIER_TOO_LATE = "ErrGCBarrierTSBehindTxnSafePoint"  # PD has no error type for it, only this word
+
 log = get_logger("pd")
 Answer = TypeVar("Answer")
 
@@ -51,6 +54,15 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     if not found:
         raise UsageError("no PD address given; PD listens on port 2379 by default, for example 127.0.0.1:2379")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class GcState:
+    """Reads at or above ``txn_safepoint`` are safe; below ``gc_safepoint`` old versions may be gone."""
+
+    txn_safepoint: Ts
+    gc_safepoint: Ts
+    barriers: Mapping[str, Ts]
 
 
 class PdClient:
@@ -127,6 +139,11 @@ class PdClient:
         answer = await self._call("GetRegion", pdpb_pb2.GetRegionRequest(region_key=key))
         return region_from(answer.region, answer.leader) if answer.HasField("region") else None
 
+    async def get_previous_region(self, key: bytes) -> Region | None:
+        """The region to the left of the one that holds a physical key."""
+        answer = await self._call("GetPrevRegion", pdpb_pb2.GetRegionRequest(region_key=key))
+        return region_from(answer.region, answer.leader) if answer.HasField("region") else None
+
     async def get_region_by_id(self, region_id: int) -> Region | None:
         answer = await self._call("GetRegionByID", pdpb_pb2.GetRegionByIDRequest(region_id=region_id))
         return region_from(answer.region, answer.leader) if answer.HasField("region") else None
@@ -165,6 +182,31 @@ class PdClient:
         )
         answer = await self._call("UpdateServiceGCSafePoint", request)
         return Ts(answer.min_safe_point)
+
+    async def get_gc_state(self) -> GcState:
+        """Where garbage collection stands. Older PDs do not know this call: ``IncompatibleUpstreamError``."""
+        answer = await self._call("GetGCState", pdpb_pb2.GetGCStateRequest())
+        state = answer.gc_state
+        barriers = {barrier.barrier_id: Ts(barrier.barrier_ts) for barrier in state.gc_barriers}
+        return GcState(Ts(state.txn_safe_point), Ts(state.gc_safe_point), barriers)
+
+    async def set_gc_barrier(self, barrier_id: str, ttl_seconds: int, ts: Ts) -> bool:
+        """Keep everything at or above ``ts`` readable until the time is up, set anew or deleted.
+
+        False: it is too late for that, the txn safepoint has passed ``ts``.
+        """
+        request = pdpb_pb2.SetGCBarrierRequest(barrier_id=barrier_id, barrier_ts=ts, ttl_seconds=ttl_seconds)
+        try:
+            await self._call("SetGCBarrier", request)
+        except UpstreamError as error:
+            if _BARRIER_TOO_LATE in str(error):
+                return False
+            raise
+        return True
+
+    async def delete_gc_barrier(self, barrier_id: str) -> None:
+        """Let go of what the barrier keeps; nothing happens if there is none."""
+        await self._call("DeleteGCBarrier", pdpb_pb2.DeleteGCBarrierRequest(barrier_id=barrier_id))
 
     async def _call(self, method: str, request: Any) -> Any:
         async def attempt() -> Any:

@@ -4,14 +4,14 @@ Keys are plain, as a client sends them. The ts must lie above the GC safepoint, 
 keeps from passing it. A read waits for transactions that may still commit at or below its ts.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 import pyarrow as pa
 
 from tidemill._pb import kvrpcpb_pb2
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.model.ts import Ts
-from tidemill.upstream.feed.bounds import plain_bound
+from tidemill.upstream.keyspace import TXN_V1, Keyspace, earlier
 from tidemill.upstream.kv import KvClient, decoder
 from tidemill.upstream.locks import LockWaiter
 from tidemill.upstream.pairs import PAIR_SCHEMA, locked_by, read_scan
@@ -29,12 +29,14 @@ __all__ = ["PAIR_SCHEMA", "SnapshotReader"]
 
 
 class SnapshotReader:
-    """For one event loop; ``close`` when done."""
+    """For one event loop; ``close`` when done. ``keyspace`` is whose logical keys are read."""
 
-    def __init__(self, pd: PdClient, regions: RegionCache, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, pd: PdClient, regions: RegionCache, *, keyspace: Keyspace = TXN_V1, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._pd = pd
         self._clock = clock
-        self._kv = KvClient(regions, clock=clock)
+        self._kv = KvClient(regions, keyspace=keyspace, clock=clock)
 
     async def close(self) -> None:
         await self._kv.close()
@@ -56,15 +58,12 @@ class SnapshotReader:
         """The values of those keys that had one as of ``ts``."""
         locks = self._locks(ts)
         todo, found = sorted(set(keys)), dict[bytes, bytes]()
+
+        def request(some: Sequence[bytes]) -> kvrpcpb_pb2.BatchGetRequest:
+            return kvrpcpb_pb2.BatchGetRequest(context=_context(locks), keys=some, version=ts)
+
         while todo:
-            asked: list[bytes] = []
-
-            def request(region: Region, asked: list[bytes] = asked) -> kvrpcpb_pb2.BatchGetRequest:
-                end = plain_bound(region.span.end)
-                asked[:] = [key for key in todo[:KEYS_PER_GET] if end is None or key < end]  # noqa: B023  # used at once
-                return kvrpcpb_pb2.BatchGetRequest(context=_context(locks), keys=asked, version=ts)
-
-            _, answer = await self._kv.send("KvBatchGet", todo[0], request, _batch_answer)
+            asked, answer = await self._kv.send_some("KvBatchGet", todo[:KEYS_PER_GET], request, _batch_answer)
             errors = [pair.error for pair in answer.pairs if pair.HasField("error")]
             if answer.HasField("error"):
                 errors.append(answer.error)
@@ -72,7 +71,7 @@ class SnapshotReader:
                 await locks.clear([locked_by(error) for error in errors])
                 continue
             found.update((pair.key, pair.value) for pair in answer.pairs)
-            todo = todo[len(asked) :]
+            todo = todo[asked:]
         return found
 
     async def scan(self, start: bytes, end: bytes, ts: Ts) -> AsyncIterator[pa.RecordBatch]:
@@ -88,7 +87,7 @@ class SnapshotReader:
                 return kvrpcpb_pb2.ScanRequest(
                     context=_context(locks),
                     start_key=at,
-                    end_key=_earlier(end, region),
+                    end_key=self._end_in(region, end),
                     limit=ROWS_PER_SCAN,
                     version=ts,
                 )
@@ -103,9 +102,13 @@ class SnapshotReader:
             if answer.pairs.num_rows == ROWS_PER_SCAN:
                 at = answer.pairs.column("key")[-1].as_py() + b"\0"
             else:
-                at = _earlier(end, region)
+                at = self._end_in(region, end)
                 if not at:
                     return
+
+    def _end_in(self, region: Region, end: bytes) -> bytes:
+        """Where a scan of one region ends: at the region's end or at its own; empty: nowhere."""
+        return earlier(end, self._kv.keyspace.bounds(region)[1])
 
     def _locks(self, ts: Ts) -> LockWaiter:
         return LockWaiter(self._kv, self._pd, ts, clock=self._clock)
@@ -113,11 +116,3 @@ class SnapshotReader:
 
 def _context(locks: LockWaiter) -> kvrpcpb_pb2.Context:
     return kvrpcpb_pb2.Context(resolved_locks=sorted(locks.bypass))
-
-
-def _earlier(end: bytes, region: Region) -> bytes:
-    """Where a scan of one region ends: at the region's end or at its own; empty: nowhere."""
-    border = plain_bound(region.span.end) or b""
-    if not end or not border:
-        return end or border
-    return min(end, border)

@@ -60,7 +60,7 @@ async def pulling(upstream, start_ts=50, of=WHOLE, clock=SYSTEM_CLOCK):
     upstream.regions = upstream.regions or [region(7, of, version=3)]
     async with upstream, PdClient(upstream.pd_address) as pd:
         receiver = RecordingReceiver()
-        puller = Puller(pd, receiver, clock=clock)
+        puller = Puller(pd, receiver, clock=clock, locks=None)
         puller.subscribe(1, of, Ts(start_ts))
         running = asyncio.create_task(puller.run())
         try:

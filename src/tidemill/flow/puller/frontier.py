@@ -82,6 +82,11 @@ class Frontier:
         last = bisect_left(self._starts, part.end)
         return min(self._ranges[start].resolved_ts for start in self._starts[first:last])
 
+    def behind(self, ts: int) -> list[tuple[Span, Ts]]:
+        """The ranges that have not reached ``ts``, in key order, and what they have reached. Looks at all of them."""
+        ranges = (self._ranges[start] for start in self._starts)
+        return [(Span(r.start, r.end), r.resolved_ts) for r in ranges if r.resolved_ts < ts]
+
     def _slowest(self) -> _Range:
         while True:
             ts, number, found = self._heap[0]

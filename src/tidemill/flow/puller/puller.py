@@ -9,7 +9,7 @@ registered from the lowest of them. So nothing is missed; what lies above is del
 equal changes are dropped by whoever sorts them. Runs in the capture, on one event loop.
 
 A transaction that was abandoned leaves a lock, and its region's resolved-ts, and so the span's
-frontier, stand still before it: ``stats().slowest`` names the region. Nobody resolves such locks here.
+frontier, stand still before it: ``stats().slowest`` names the region, and ``stalls`` resolves the lock.
 """
 
 import asyncio
@@ -22,17 +22,20 @@ import pyarrow as pa
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.errors import InvariantError, RegionUnavailableError, UpstreamUnavailableError
 from tidemill.flow.puller.backoff import Backoff, joined
-from tidemill.flow.puller.frontier import Frontier
-from tidemill.flow.puller.rangelock import Granted, RangeLock, Stale, Wait
+from tidemill.flow.puller.coverage import Coverage
+from tidemill.flow.puller.rangelock import Stale, Wait
+from tidemill.flow.puller.stalls import LockResolving, Unblocker
 from tidemill.log import get_logger
 from tidemill.model.span import Span
 from tidemill.model.ts import Ts
-from tidemill.upstream.feed.client import FeedClient, raise_first
+from tidemill.upstream.feed.client import FeedClient
 from tidemill.upstream.feed.registration import Registration
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.tasks import raise_first
 from tidemill.upstream.topology import Region
 
+DEFAULT_LOCK_RESOLVING = LockResolving()
 MAX_LOOKUPS = 16  # subscriptions that ask PD for their regions at the same time
 
 log = get_logger("puller")
@@ -69,32 +72,42 @@ class PullerStats:
     inbox_bytes: int  # received and not yet taken by the receiver; bounded per store
     waiting_changes: int  # prewritten, not yet committed
     slowest: SlowestRegion | None
+    resolved_transactions: int  # abandoned, whose locks were resolved
 
 
 @dataclass(slots=True, eq=False)
 class _Subscription:
     id: int
-    request_id: int  # on the wire; never used again, so that what comes late is told apart
-    frontier: Frontier
+    coverage: Coverage
     backoff: Backoff
     resolved_ts: Ts  # as last told to the receiver
-    lock: RangeLock = field(default_factory=RangeLock)
-    registrations: set[Registration] = field(default_factory=set)
-    initialized: set[Registration] = field(default_factory=set)
     due: list[Span] = field(default_factory=list)  # to be looked up
-    blocked: list[Span] = field(default_factory=list)  # to be looked up once an older region lets go
     is_looked_up: bool = False
+
+    @property
+    def request_id(self) -> int:
+        """On the wire; never used again, so that what comes late is told apart."""
+        return self.coverage.request_id
 
 
 class Puller:
     """For one event loop. ``subscribe`` and ``unsubscribe`` may be called at any time from it."""
 
-    def __init__(self, pd: PdClient, receiver: ChangeReceiver, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        pd: PdClient,
+        receiver: ChangeReceiver,
+        *,
+        locks: LockResolving | None = DEFAULT_LOCK_RESOLVING,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """``locks`` says when abandoned ones are resolved; None: never."""
         self._receiver = receiver
         self._clock = clock
         self._random = Random()
         self._regions = RegionCache(pd, clock=clock)
         self._feed = FeedClient(self._regions, self, clock=clock)
+        self._unblocker = Unblocker(pd, self._regions, locks, clock=clock) if locks is not None else None
         self._subscriptions: dict[int, _Subscription] = {}
         self._by_request: dict[int, _Subscription] = {}
         self._next_request = 1
@@ -108,6 +121,8 @@ class Puller:
                 tasks.create_task(self._feed.run())
                 await asyncio.sleep(0)  # lets it begin: regions are registered only with a running client
                 self._tasks = tasks
+                if self._unblocker is not None:
+                    tasks.create_task(self._unblocker.run(lambda: [s.coverage for s in self._subscriptions.values()]))
                 for subscription in self._subscriptions.values():
                     self._start_lookup(subscription)
         except BaseExceptionGroup as group:
@@ -119,9 +134,8 @@ class Puller:
         """Follow ``span``: every change with commit-ts above ``start_ts``."""
         if subscription in self._subscriptions:
             raise InvariantError(f"subscription {subscription} is already followed")
-        new = _Subscription(
-            subscription, self._next_request, Frontier(span, start_ts), Backoff(self._random), resolved_ts=start_ts
-        )
+        coverage = Coverage(self._next_request, span, start_ts)
+        new = _Subscription(subscription, coverage, Backoff(self._random), resolved_ts=start_ts)
         self._next_request += 1
         self._subscriptions[subscription] = new
         self._by_request[new.request_id] = new
@@ -137,16 +151,17 @@ class Puller:
 
     def stats(self) -> PullerStats:
         subscriptions = self._subscriptions.values()
-        slowest = min(subscriptions, key=lambda s: s.frontier.resolved_ts, default=None)
+        slowest = min(subscriptions, key=lambda s: s.coverage.frontier.resolved_ts, default=None)
         return PullerStats(
             subscriptions=len(subscriptions),
-            regions=sum(len(s.registrations) for s in subscriptions),
-            initialized_regions=sum(len(s.initialized) for s in subscriptions),
+            regions=sum(len(s.coverage) for s in subscriptions),
+            initialized_regions=sum(s.coverage.initialized for s in subscriptions),
             changes=self._feed.stats.changes,
             received_bytes=self._feed.stats.bytes,
             inbox_bytes=self._feed.inbox_bytes,
             waiting_changes=self._feed.waiting_changes,
             slowest=_slowest_region(slowest) if slowest is not None else None,
+            resolved_transactions=self._unblocker.resolved_transactions if self._unblocker is not None else 0,
         )
 
     # What the change stream's client reports: Puller is its FeedListener.
@@ -159,7 +174,7 @@ class Puller:
     def initialized(self, registration: Registration) -> None:
         known = self._by_request.get(registration.request_id)
         if known is not None:
-            known.initialized.add(registration)
+            known.coverage.initialize(registration)
             known.backoff.clear(registration.part)
 
     def resolved(self, progress: list[tuple[Registration, Ts]]) -> None:
@@ -167,10 +182,10 @@ class Puller:
         for registration, ts in progress:
             known = self._by_request.get(registration.request_id)
             if known is not None:
-                known.frontier.advance(registration.part, ts)
+                known.coverage.frontier.advance(registration.part, ts)
                 moved[known.request_id] = known
         for request_id, known in moved.items():
-            reached = known.frontier.resolved_ts
+            reached = known.coverage.frontier.resolved_ts
             if reached > known.resolved_ts and request_id in self._by_request:
                 known.resolved_ts = reached
                 self._receiver.resolve(known.id, reached)
@@ -180,12 +195,10 @@ class Puller:
         if known is None:
             return
         log.debug("region lost", subscription=known.id, region=registration.region.id, reason=reason)
-        known.lock.unlock(registration.part, registration.region.id)
-        known.registrations.discard(registration)
-        known.initialized.discard(registration)
+        waiting = known.coverage.release(registration)
         self._retry(known, registration.part, at_least_seconds)
-        if known.blocked:
-            known.due, known.blocked = known.due + known.blocked, []
+        if waiting:
+            known.due += waiting
             self._start_lookup(known)
 
     def _retry(self, subscription: _Subscription, part: Span, at_least_seconds: float = 0.0) -> None:
@@ -223,33 +236,27 @@ class Puller:
                 self._retry(subscription, rest)
                 return
             for region in regions:
-                # All of the region that lies in the span, also where only a part of it was lost: a store
-                # takes one registration per region, and a merged region must wait for all its parts.
-                piece = region.span.intersect(subscription.frontier.span)
-                if piece is not None and self._is_current(subscription):
-                    self._claim(subscription, region, piece)
-                    at = piece.end
+                if self._is_current(subscription):
+                    self._claim(subscription, region)
+                at = region.span.end
 
-    def _claim(self, subscription: _Subscription, region: Region, part: Span) -> None:
-        match subscription.lock.lock(part, region.id, region.version):
-            case Granted():
-                checkpoint_ts = subscription.frontier.lowest(part)
-                registration = Registration(subscription.request_id, region, part, checkpoint_ts)
-                subscription.registrations.add(registration)
+    def _claim(self, subscription: _Subscription, region: Region) -> None:
+        match subscription.coverage.claim(region):
+            case Registration() as registration:
                 self._feed.register(registration)
             case Stale(rest):
                 if rest:
-                    self._regions.invalidate(region.id)
+                    self._regions.drop(region)
                 for span in rest:
                     self._retry(subscription, span)
             case Wait():
-                subscription.blocked.append(part)
+                pass  # until an older registration of these keys ends
 
     def _is_current(self, subscription: _Subscription) -> bool:
         return subscription.request_id in self._by_request
 
 
 def _slowest_region(subscription: _Subscription) -> SlowestRegion:
-    key = subscription.frontier.slowest.start
-    holder = next((r.region.id for r in subscription.registrations if key in r.part), 0)
-    return SlowestRegion(subscription.id, holder, subscription.frontier.resolved_ts)
+    frontier = subscription.coverage.frontier
+    holder = subscription.coverage.holder(frontier.slowest.start)
+    return SlowestRegion(subscription.id, holder.region.id if holder is not None else 0, frontier.resolved_ts)

@@ -78,6 +78,12 @@ class RangeLock:
         del self._by_region[region_id]
         del self._starts[bisect_left(self._starts, part.start)]
 
+    def held(self, key: bytes) -> Span | None:
+        """What is held around a key."""
+        index = bisect_right(self._starts, key) - 1
+        span = self._held[self._starts[index]].span if index >= 0 else None
+        return span if span is not None and key in span else None
+
     def uncovered(self, part: Span) -> list[Span]:
         """What of ``part`` nobody holds, in key order."""
         return list(part.minus(self._held[start].span for start in self._overlapping(part)))

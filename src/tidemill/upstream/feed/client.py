@@ -8,7 +8,6 @@ and registers it. What does not heal (another cluster, an old version, a broken 
 
 import asyncio
 import re
-from typing import NoReturn
 
 import grpc
 
@@ -18,7 +17,6 @@ from tidemill.errors import (
     InvariantError,
     ProtocolViolationError,
     RegionUnavailableError,
-    TidemillError,
     UpstreamUnavailableError,
 )
 from tidemill.log import get_logger
@@ -26,6 +24,7 @@ from tidemill.upstream.channel import open_channel
 from tidemill.upstream.feed.registration import FeedListener, Registration
 from tidemill.upstream.feed.stream import MalformedStreamError, StoreStream, StreamStats
 from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.tasks import first_of, raise_first
 from tidemill.upstream.topology import Store
 
 RECONNECT_SECONDS = 1.0
@@ -100,7 +99,7 @@ class FeedClient:
         self._regions.forget_store(store_id)
         for registration in lost:
             if stream.has_received:
-                self._regions.invalidate(registration.region.id)
+                self._regions.drop(registration.region)
             else:
                 # The store does not even answer, and PD may not know yet: another peer knows who leads.
                 self._regions.rotate_leader(registration.region)
@@ -157,15 +156,3 @@ class FeedClient:
 def _version_of(store: Store) -> tuple[int, ...] | None:
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", store.version)
     return tuple(int(n) for n in found.groups()) if found else None
-
-
-def first_of(error: BaseException) -> BaseException:
-    """The error that ended a task group: one of ours if there is any, else the first."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    leaves = [first_of(e) for e in error.exceptions]
-    return next((e for e in leaves if isinstance(e, TidemillError)), leaves[0])
-
-
-def raise_first(group: BaseExceptionGroup[BaseException]) -> NoReturn:
-    raise first_of(group) from None

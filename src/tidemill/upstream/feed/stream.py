@@ -263,13 +263,13 @@ class StoreStream:
         if error.HasField("not_leader"):
             leader = peer_from(error.not_leader.leader)
             if leader is None or not self._regions.set_leader(region.id, leader):
-                self._regions.invalidate(region.id)
+                self._regions.drop(region)
             return "not leader", 0.0
         if error.HasField("epoch_not_match"):
-            self._regions.invalidate(region.id)
+            self._regions.react_to_epoch(region, list(error.epoch_not_match.current_regions))
             return "epoch not match", 0.0
         if error.HasField("region_not_found"):
-            self._regions.invalidate(region.id)
+            self._regions.drop(region)
             return "region not found", 0.0
         if error.HasField("server_is_busy"):
             return "server is busy", min(error.server_is_busy.backoff_ms / 1000, _LONGEST_BUSY_SECONDS)

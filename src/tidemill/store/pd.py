@@ -1,0 +1,61 @@
+"""PD, put together: everything that clients find at its one address.
+
+Front ─┬─ HTTP/1.1 ──► HttpPaths
+       └─ gRPC ──────► Server ─┬─ PdService, GcService     pdpb.PD
+                               ├─ KeyspaceService          keyspacepb.Keyspace
+                               ├─ EtcdRelay ──► etcd       etcdserverpb.*
+                               └─ HEALTH                   grpc.health.v1.Health
+"""
+
+from pathlib import Path
+
+from tidemill._pb import keyspacepb_pb2, pdpb_pb2
+from tidemill.store.cluster import Cluster
+from tidemill.store.etcd import Etcd
+from tidemill.store.etcd_relay import EtcdRelay
+from tidemill.store.front import Front
+from tidemill.store.gc_service import GcService
+from tidemill.store.health import HEALTH
+from tidemill.store.http_paths import HttpPaths
+from tidemill.store.keyspace_service import KeyspaceService
+from tidemill.store.pd_service import PdService
+from tidemill.store.rpc import Server
+
+
+class Pd:
+    """Serving from ``start`` to ``stop``."""
+
+    def __init__(self, cluster: Cluster, folder: Path, *, is_temporary: bool) -> None:
+        """Its etcd keeps its data below ``folder``, without waiting for the disk if that is temporary."""
+        self.paths = HttpPaths(cluster)
+        self.etcd = Etcd(folder, cluster.clock, is_temporary=is_temporary)
+        self._service = PdService(cluster)
+        self._relay = EtcdRelay(self.etcd)
+        self._server = Server("pd")
+        self._server.add(pdpb_pb2.DESCRIPTOR.services_by_name["PD"], self._service, GcService(cluster))
+        self._server.add(keyspacepb_pb2.DESCRIPTOR.services_by_name["Keyspace"], KeyspaceService(cluster))
+        self._server.add_handler(self._relay)
+        self._server.add_handler(HEALTH)
+        self._front: Front | None = None
+
+    def start(self, port: int) -> str:
+        """Listen on ``port``, or with 0 on a free one; return the address."""
+        self._front = front = Front(port)  # kept first: it is to be stopped even if the port is taken
+        address = front.listen()
+        for part in (self.paths, self._service, self._relay):
+            part.address = address
+        front.serve(self._server.start(0), self.paths)
+        return address
+
+    def set_away(self, is_away: bool) -> None:
+        """See ``Front.set_away``: nothing but the paths below ``/tidemill/`` answers while it is away."""
+        if self._front is not None:
+            self._front.set_away(is_away)
+
+    def stop(self) -> None:
+        """Close every connection, wait for all threads, end etcd. A second call does nothing."""
+        if self._front is not None:
+            self._front.stop()
+        self._server.stop()
+        self._relay.stop()
+        self.etcd.stop()

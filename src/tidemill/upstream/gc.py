@@ -1,0 +1,67 @@
+"""Keeping the upstream from collecting what a changefeed still has to read.
+
+PD knows two ways to ask for it. Newer ones take a barrier and refuse one that comes too late; older
+ones take a service safepoint and tell in their answer whether they took it. Both are one record in a
+PD that knows both, under the same name, so it does not matter which of them is used when.
+"""
+
+from tidemill.errors import IncompatibleUpstreamError, StartTsCollectedError
+from tidemill.log import get_logger
+from tidemill.model.ts import Ts, show
+from tidemill.upstream.pd import PdClient
+
+log = get_logger("gc")
+
+
+class GcHold:
+    """One service's claim on the past. Renew it well within ``ttl_seconds``: PD forgets it then."""
+
+    def __init__(self, pd: PdClient, service_id: str, ttl_seconds: int) -> None:
+        self._pd = pd
+        self._service_id = service_id
+        self._ttl_seconds = ttl_seconds
+        self._takes_barriers: bool | None = None  # None: PD has not been asked yet
+        self._is_held = False
+
+    async def hold(self, checkpoint_ts: Ts) -> None:
+        """Keep everything that is needed to go on from ``checkpoint_ts``, and let go of what was before it.
+
+        ``StartTsCollectedError`` if the upstream has collected some of it already.
+        """
+        wanted = Ts(checkpoint_ts - 1)
+        safepoint = await self._ask(wanted)
+        if safepoint > wanted:
+            raise StartTsCollectedError(
+                f"cannot start at {show(checkpoint_ts)}: the upstream has garbage-collected up to {show(safepoint)}. "
+                "Choose a --start-ts above it and a new --data-dir, or copy the tables first and start from the "
+                "copy's ts."
+            )
+        self._is_held = True
+
+    async def release(self) -> None:
+        """Let go, if anything is held."""
+        if not self._is_held:
+            return
+        if self._takes_barriers:
+            await self._pd.delete_gc_barrier(self._service_id)
+        else:
+            await self._pd.update_service_gc_safe_point(self._service_id, 0, Ts(0))
+        self._is_held = False
+
+    async def _ask(self, wanted: Ts) -> Ts:
+        """From where on the upstream keeps everything; above ``wanted`` if that was refused."""
+        if self._takes_barriers is not False:
+            try:
+                return await self._ask_for_barrier(wanted)
+            except IncompatibleUpstreamError:  # whatever else is wrong, the older call meets it as well
+                log.info("PD knows no GC barriers; a service safepoint is used", service=self._service_id)
+                self._takes_barriers = False
+        return await self._pd.update_service_gc_safe_point(self._service_id, self._ttl_seconds, wanted)
+
+    async def _ask_for_barrier(self, wanted: Ts) -> Ts:
+        if self._takes_barriers is None:
+            await self._pd.get_gc_state()
+            self._takes_barriers = True
+        if await self._pd.set_gc_barrier(self._service_id, self._ttl_seconds, wanted):
+            return wanted
+        return (await self._pd.get_gc_state()).txn_safepoint
