@@ -38,7 +38,16 @@ _REALS = ("FLOAT", "DOUBLE", "DECIMAL")
 _PLAIN = ("DATE", "JSON", "TINYTEXT", "MEDIUMTEXT", "LONGTEXT", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB")
 _TEXTS = ("CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM", "SET")
 _GEOMETRY = frozenset(
-    "GEOMETRY POINT LINESTRING POLYGON MULTIPOINT MULTILINESTRING MULTIPOLYGON GEOMETRYCOLLECTION".split()
+    [
+        "GEOMETRY",
+        "POINT",
+        "LINESTRING",
+        "POLYGON",
+        "MULTIPOINT",
+        "MULTILINESTRING",
+        "MULTIPOLYGON",
+        "GEOMETRYCOLLECTION",
+    ]
 )
 _NOW = frozenset({"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"})
 
@@ -70,7 +79,7 @@ def parse_position(cursor: Cursor) -> Position:
 
 def parse_type(cursor: Cursor) -> TypeSpec:
     if cursor.token.kind is not Kind.WORD:
-        cursor.fail()
+        raise cursor.error()
     word = cursor.take().upper
     name = _SYNONYMS.get(word, word)
     if word == "NATIONAL":
@@ -101,7 +110,7 @@ def _sized(cursor: Cursor, spec: TypeSpec) -> TypeSpec:
     if name in _REALS:
         sizes = cursor.listed(cursor.integer) if cursor.is_sign("(") else ()
         if len(sizes) > 2:
-            cursor.fail()
+            raise cursor.error()
         return replace(spec, length=(*sizes, None)[0], decimal=sizes[1] if len(sizes) == 2 else None)
     if name in _WITH_FSP:
         return replace(spec, decimal=_in_parentheses(cursor))
@@ -113,11 +122,11 @@ def _sized(cursor: Cursor, spec: TypeSpec) -> TypeSpec:
     if name in _WITH_LENGTH:
         length = _in_parentheses(cursor)
         if length is None and name in ("VARCHAR", "VARBINARY"):
-            cursor.fail()
+            raise cursor.error()
         return replace(spec, length=length)
     if name not in _PLAIN:
         cursor.at -= 1
-        cursor.fail()
+        raise cursor.error()
     return spec
 
 
@@ -256,7 +265,7 @@ def _literal(cursor: Cursor) -> Expression:
         if cursor.token.kind is Kind.WORD and cursor.ahead().text == "(":
             return parse_expression(cursor, 100)  # a function: CURRENT_DATE(), UUID(); judged by who builds the column
         if not cursor.is_word("CURRENT_DATE"):
-            cursor.fail()
+            raise cursor.error()
     return parse_expression(cursor, 100)
 
 
@@ -266,11 +275,11 @@ def _fsp_argument(fsp: int) -> tuple[Expression, ...]:
 
 def _now(cursor: Cursor) -> int:
     if not cursor.is_word(*_NOW):
-        cursor.fail()
+        raise cursor.error()
     needs = cursor.take().upper == "NOW"
     if not cursor.accept_sign("("):
         if needs:
-            cursor.fail()
+            raise cursor.error()
         return 0
     if cursor.accept_sign(")"):
         return 0
@@ -299,19 +308,9 @@ def _clustered(cursor: Cursor) -> bool | None:
 
 def starts_key(cursor: Cursor) -> bool:
     """Whether a key or a constraint comes next, rather than a column."""
-    return cursor.is_word(
-        "CONSTRAINT",
-        "PRIMARY",
-        "UNIQUE",
-        "KEY",
-        "INDEX",
-        "FULLTEXT",
-        "SPATIAL",
-        "FOREIGN",
-        "CHECK",
-        "VECTOR",
-        "COLUMNAR",
-    ) and not (cursor.is_word("VECTOR", "COLUMNAR") and not cursor.ahead().upper == "INDEX")
+    if cursor.is_word("VECTOR", "COLUMNAR"):
+        return cursor.ahead().upper == "INDEX"
+    return cursor.is_word("CONSTRAINT", "PRIMARY", "UNIQUE", "KEY", "INDEX", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK")
 
 
 def parse_key(cursor: Cursor) -> KeyDef:
@@ -337,7 +336,7 @@ def parse_key(cursor: Cursor) -> KeyDef:
     elif cursor.one_of("KEY", "INDEX"):
         kind = KeyKind.INDEX
     else:
-        cursor.fail()
+        raise cursor.error()
     if cursor.accept("IF", "NOT", "EXISTS"):
         pass  # asked for by the caller, who looks before calling
     if not cursor.is_sign("(") and not cursor.is_word("USING", "TYPE"):

@@ -1,31 +1,37 @@
 """A place among tokens, and what every rule of the grammar asks of it."""
 
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from tidemill.store.sql.parse.lexer import Kind, Token, syntax_error
 from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
 
 T = TypeVar("T")
 
+
+def words_in(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # What cannot be a name without back-quotes. The rest of MySQL's keywords may.
-RESERVED = frozenset(
-    """ADD ALL ALTER ANALYZE AND ARRAY AS ASC BETWEEN BIGINT BINARY BLOB BOTH BY CALL CASCADE CASE CHANGE CHAR CHARACTER
-    CHECK COLLATE COLUMN CONSTRAINT CONTINUE CONVERT CREATE CROSS CURRENT_DATE CURRENT_ROLE CURRENT_TIME
-    CURRENT_TIMESTAMP CURRENT_USER CURSOR DATABASE DATABASES DECIMAL DEFAULT DELAYED DELETE DESC DESCRIBE DISTINCT
-    DISTINCTROW DIV DOUBLE DROP DUAL ELSE ELSEIF ENCLOSED ESCAPED EXCEPT EXISTS EXIT EXPLAIN FALSE FETCH FLOAT FLOAT4
-    FLOAT8 FOR FORCE FOREIGN FROM FULLTEXT GENERATED GRANT GROUP GROUPS HAVING HIGH_PRIORITY IF IGNORE ILIKE IN INDEX
-    INFILE INNER INOUT INSERT INT INT1 INT2 INT3 INT4 INT8 INTEGER INTERSECT INTERVAL INTO IS ITERATE JOIN KEY KEYS
-    KILL LEADING LEAVE LEFT LIKE LIMIT LINEAR LINES LOAD LOCALTIME LOCALTIMESTAMP LOCK LONG LONGBLOB LONGTEXT
-    LOW_PRIORITY MATCH MAXVALUE MEDIUMBLOB MEDIUMINT MEDIUMTEXT MIDDLEINT MOD NATURAL NOT NO_WRITE_TO_BINLOG NULL
-    NUMERIC OF ON OPTIMIZE OPTION OPTIONALLY OR ORDER OUT OUTER OUTFILE OVER PARTITION PRECISION PRIMARY PROCEDURE
-    RANGE READ REAL RECURSIVE REFERENCES REGEXP RELEASE RENAME REPEAT REPLACE REQUIRE RESTRICT REVOKE RIGHT RLIKE ROW
-    ROWS SELECT SET SHOW SMALLINT SQL SQLEXCEPTION SQLSTATE SQLWARNING SQL_BIG_RESULT SQL_CALC_FOUND_ROWS
-    SQL_SMALL_RESULT SSL STARTING STATS_EXTENDED STORED STRAIGHT_JOIN TABLE TABLESAMPLE TERMINATED THEN TINYBLOB
-    TINYINT TINYTEXT TO TRAILING TRIGGER TRUE UNION UNIQUE UNLOCK UNSIGNED UNTIL UPDATE USAGE USE USING UTC_DATE
-    UTC_TIME UTC_TIMESTAMP VALUES VARBINARY VARCHAR VARCHARACTER VARYING VIRTUAL WHEN WHERE WHILE WINDOW WITH WRITE
-    XOR YEAR_MONTH ZEROFILL""".split()
-)
+RESERVED = words_in("""
+    ADD ALL ALTER ANALYZE AND ARRAY AS ASC BETWEEN BIGINT BINARY BLOB BOTH BY CALL CASCADE CASE CHANGE CHAR
+    CHARACTER CHECK COLLATE COLUMN CONSTRAINT CONTINUE CONVERT CREATE CROSS CURRENT_DATE CURRENT_ROLE
+    CURRENT_TIME CURRENT_TIMESTAMP CURRENT_USER CURSOR DATABASE DATABASES DECIMAL DEFAULT DELAYED DELETE DESC
+    DESCRIBE DISTINCT DISTINCTROW DIV DOUBLE DROP DUAL ELSE ELSEIF ENCLOSED ESCAPED EXCEPT EXISTS EXIT EXPLAIN
+    FALSE FETCH FLOAT FLOAT4 FLOAT8 FOR FORCE FOREIGN FROM FULLTEXT GENERATED GRANT GROUP GROUPS HAVING
+    HIGH_PRIORITY IF IGNORE ILIKE IN INDEX INFILE INNER INOUT INSERT INT INT1 INT2 INT3 INT4 INT8 INTEGER
+    INTERSECT INTERVAL INTO IS ITERATE JOIN KEY KEYS KILL LEADING LEAVE LEFT LIKE LIMIT LINEAR LINES LOAD
+    LOCALTIME LOCALTIMESTAMP LOCK LONG LONGBLOB LONGTEXT LOW_PRIORITY MATCH MAXVALUE MEDIUMBLOB MEDIUMINT
+    MEDIUMTEXT MIDDLEINT MOD NATURAL NOT NO_WRITE_TO_BINLOG NULL NUMERIC OF ON OPTIMIZE OPTION OPTIONALLY OR
+    ORDER OUT OUTER OUTFILE OVER PARTITION PRECISION PRIMARY PROCEDURE RANGE READ REAL RECURSIVE REFERENCES
+    REGEXP RELEASE RENAME REPEAT REPLACE REQUIRE RESTRICT REVOKE RIGHT RLIKE ROW ROWS SELECT SET SHOW SMALLINT
+    SQL SQLEXCEPTION SQLSTATE SQLWARNING SQL_BIG_RESULT SQL_CALC_FOUND_ROWS SQL_SMALL_RESULT SSL STARTING
+    STATS_EXTENDED STORED STRAIGHT_JOIN TABLE TABLESAMPLE TERMINATED THEN TINYBLOB TINYINT TINYTEXT TO TRAILING
+    TRIGGER TRUE UNION UNIQUE UNLOCK UNSIGNED UNTIL UPDATE USAGE USE USING UTC_DATE UTC_TIME UTC_TIMESTAMP
+    VALUES VARBINARY VARCHAR VARCHARACTER VARYING VIRTUAL WHEN WHERE WHILE WINDOW WITH WRITE XOR YEAR_MONTH
+    ZEROFILL
+""")
 MAX_NAME = 64
 
 
@@ -77,7 +83,7 @@ class Cursor:
     def expect(self, *words: str) -> None:
         for word in words:
             if not self.accept(word):
-                self.fail()
+                raise self.error()
 
     def is_sign(self, sign: str) -> bool:
         return self.token.kind is Kind.SIGN and self.token.text == sign
@@ -90,14 +96,14 @@ class Cursor:
 
     def expect_sign(self, sign: str) -> None:
         if not self.accept_sign(sign):
-            self.fail()
+            raise self.error()
 
     def name(self, *, any_word: bool = False) -> str:
         """An identifier; any_word: where MySQL takes reserved words too, right behind a point."""
         token = self.token
         is_name = token.kind is Kind.NAME or (token.kind is Kind.WORD and (any_word or token.upper not in RESERVED))
         if not is_name:
-            self.fail()
+            raise self.error()
         self.at += 1
         if len(token.text) > MAX_NAME:
             raise sql_error(Errno.TOO_LONG_IDENT, token.text[:100])
@@ -105,12 +111,12 @@ class Cursor:
 
     def string(self) -> str:
         if self.token.kind is not Kind.STRING:
-            self.fail()
+            raise self.error()
         return self.take().text
 
     def integer(self) -> int:
         if self.token.kind is not Kind.INTEGER:
-            self.fail()
+            raise self.error()
         return int(self.take().text)
 
     def listed(self, rule: Callable[[], T]) -> tuple[T, ...]:
@@ -124,10 +130,11 @@ class Cursor:
 
     def end(self) -> None:
         if self.token.kind is not Kind.END:
-            self.fail()
+            raise self.error()
 
-    def fail(self) -> NoReturn:
-        raise syntax_error(self.sql, self.token.start)
+    def error(self) -> SqlError:
+        """1064 at the present token."""
+        return syntax_error(self.sql, self.token.start)
 
     @staticmethod
     def refuse(what: str) -> SqlError:

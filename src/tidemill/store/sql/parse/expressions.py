@@ -133,7 +133,7 @@ def _test(cursor: Cursor, left: Expression) -> Expression | None:
         negated = cursor.accept("NOT")
         what = cursor.one_of("NULL", "TRUE", "FALSE")
         if what is None:
-            cursor.fail()
+            raise cursor.error()
         return Test(f"is {what.lower()}", left, (), negated)
     negated = cursor.is_word("NOT") and cursor.ahead().upper in ("IN", "BETWEEN", "LIKE", "REGEXP", "RLIKE")
     if negated:
@@ -187,7 +187,7 @@ def _primary(cursor: Cursor) -> Expression:
         inner = parse_expression(cursor)
         cursor.expect_sign(")")
         return Grouped(inner)
-    cursor.fail()
+    raise cursor.error()
 
 
 def literal_bytes(digits: str, is_bits: bool) -> bytes:
@@ -251,7 +251,7 @@ def _case(cursor: Cursor) -> Case:
     otherwise = parse_expression(cursor) if cursor.accept("ELSE") else None
     cursor.expect("END")
     if not branches:
-        cursor.fail()
+        raise cursor.error()
     return Case(operand, tuple(branches), otherwise)
 
 
@@ -331,13 +331,19 @@ def to_text(node: Expression) -> str:
             return f"cast({to_text(operand)} as {target})"
         case Test():
             return _test_text(node)
-        case Case(operand, branches, otherwise):
-            parts = ["case", *([to_text(operand)] if operand is not None else ())]
-            for condition, value in branches:
-                parts += ["when", to_text(condition), "then", to_text(value)]
-            if otherwise is not None:
-                parts += ["else", to_text(otherwise)]
-            return " ".join([*parts, "end"])
+        case Case():
+            return _case_text(node)
+
+
+def _case_text(case: Case) -> str:
+    words = ["case"]
+    if case.operand is not None:
+        words.append(to_text(case.operand))
+    for condition, value in case.branches:
+        words += ["when", to_text(condition), "then", to_text(value)]
+    if case.otherwise is not None:
+        words += ["else", to_text(case.otherwise)]
+    return " ".join([*words, "end"])
 
 
 def _test_text(test: Test) -> str:

@@ -106,7 +106,7 @@ def _of_session(cursor: Cursor, word: str) -> Statement:
             return _admin(cursor)
     if word in _SESSION:
         return Other(word, cursor.sql)
-    cursor.fail()
+    raise cursor.error()
 
 
 def _start(cursor: Cursor) -> Begin:

@@ -13,7 +13,7 @@ from tidemill.store.sql.parse.columns import (
     parse_table_name,
     starts_key,
 )
-from tidemill.store.sql.parse.cursor import Cursor
+from tidemill.store.sql.parse.cursor import Cursor, words_in
 from tidemill.store.sql.parse.lexer import Kind
 from tidemill.store.sql.parse.statements import (
     AddColumn,
@@ -60,11 +60,12 @@ _OUTSIDE = {
     "SECONDARY_LOAD": "SECONDARY_LOAD", "SECONDARY_UNLOAD": "SECONDARY_UNLOAD", "AFFINITY": "AFFINITY",
 }  # fmt: skip
 # Options of MySQL that TiDB reads and forgets: name, then a word, string or number.
-_FORGOTTEN = frozenset(
-    """ENGINE AVG_ROW_LENGTH CHECKSUM COMPRESSION CONNECTION DELAY_KEY_WRITE ENCRYPTION INSERT_METHOD KEY_BLOCK_SIZE
-    MAX_ROWS MIN_ROWS PACK_KEYS PASSWORD ROW_FORMAT STATS_AUTO_RECALC STATS_PERSISTENT STATS_SAMPLE_PAGES TABLESPACE
-    DATA AUTOEXTEND_SIZE SECONDARY_ENGINE ENGINE_ATTRIBUTE SECONDARY_ENGINE_ATTRIBUTE""".split()
-)
+_FORGOTTEN = words_in("""
+    ENGINE AVG_ROW_LENGTH CHECKSUM COMPRESSION CONNECTION DELAY_KEY_WRITE ENCRYPTION INSERT_METHOD
+    KEY_BLOCK_SIZE MAX_ROWS MIN_ROWS PACK_KEYS PASSWORD ROW_FORMAT STATS_AUTO_RECALC STATS_PERSISTENT
+    STATS_SAMPLE_PAGES TABLESPACE DATA AUTOEXTEND_SIZE SECONDARY_ENGINE ENGINE_ATTRIBUTE
+    SECONDARY_ENGINE_ATTRIBUTE
+""")
 
 
 # CREATE
@@ -84,7 +85,7 @@ def parse_create(cursor: Cursor) -> Ddl:
     for word in words:
         if word in _CREATED:
             raise cursor.refuse(f"CREATE {_CREATED[word]}")
-    cursor.fail()
+    raise cursor.error()
 
 
 _CREATED = {
@@ -117,7 +118,7 @@ def _database_options(cursor: Cursor) -> tuple[str | None, str | None]:
         elif cursor.is_word("PLACEMENT"):
             raise cursor.refuse("PLACEMENT POLICY")
         else:
-            cursor.fail()
+            raise cursor.error()
     return charset, collate
 
 
@@ -164,7 +165,7 @@ def _table_options(cursor: Cursor) -> TableOptions:
 
 def _table_option(cursor: Cursor, options: TableOptions) -> TableOptions | None:
     if cursor.accept("DEFAULT") and not cursor.is_word("CHARACTER", "CHARSET", "CHAR", "COLLATE"):
-        cursor.fail()
+        raise cursor.error()
     if charset := parse_charset(cursor):
         return replace(options, charset=charset)
     if collate := parse_collate(cursor):
@@ -238,7 +239,7 @@ def parse_drop(cursor: Cursor) -> Ddl:
     for token in cursor.tokens[cursor.at : cursor.at + 3]:
         if token.kind is Kind.WORD and (token.upper in _CREATED or token.upper in ("TEMPORARY", "PREPARE", "STATS")):
             raise cursor.refuse(f"DROP {_CREATED.get(token.upper, token.upper)}")
-    cursor.fail()
+    raise cursor.error()
 
 
 def _comma_separated_tables(cursor: Cursor) -> tuple[TableName, ...]:
@@ -259,7 +260,7 @@ def parse_rename(cursor: Cursor) -> RenameTables:
     if cursor.is_word("USER"):
         raise cursor.refuse("RENAME USER")
     if not cursor.one_of("TABLE", "TABLES"):
-        cursor.fail()
+        raise cursor.error()
     pairs: list[tuple[TableName, TableName]] = []
     while True:
         old = parse_table_name(cursor)
@@ -279,12 +280,12 @@ def parse_alter(cursor: Cursor) -> Ddl:
         name = None if cursor.is_word("DEFAULT", "CHARACTER", "COLLATE", "CHARSET") else cursor.name()
         charset, collate = _database_options(cursor)
         if charset is None and collate is None:
-            cursor.fail()
+            raise cursor.error()
         return AlterDatabase(name, charset, collate)
     if not cursor.accept("TABLE"):
         if cursor.token.kind is Kind.WORD and cursor.token.upper in _CREATED:
             raise cursor.refuse(f"ALTER {_CREATED[cursor.token.upper]}")
-        cursor.fail()
+        raise cursor.error()
     table = parse_table_name(cursor)
     specs: list[AlterSpec] = []
     while cursor.token.kind is not Kind.END:
@@ -313,7 +314,7 @@ def _spec(cursor: Cursor) -> tuple[AlterSpec, ...]:
             cursor.expect("CONVERT", "TO")
             charset = parse_charset(cursor)
             if charset is None:
-                cursor.fail()
+                raise cursor.error()
             return (SetCharset(charset, parse_collate(cursor), converts=True),)
     return (_table_setting(cursor),)
 
@@ -391,7 +392,7 @@ def _alter(cursor: Cursor) -> AlterSpec:
         name = cursor.name()
         word = cursor.one_of("VISIBLE", "INVISIBLE")
         if word is None:
-            cursor.fail()
+            raise cursor.error()
         return SetKeyVisibility(name, word == "INVISIBLE")
     if cursor.is_word("CHECK", "CONSTRAINT"):
         raise cursor.refuse("CHECK constraint")
@@ -412,7 +413,7 @@ def _table_setting(cursor: Cursor) -> AlterSpec:
             raise cursor.refuse(_OUTSIDE[word.upper])
         if word.kind is Kind.WORD and word.upper in ("ENABLE", "DISABLE", "LOCK", "UNLOCK", "WITH", "WITHOUT"):
             raise cursor.refuse(f"{word.upper} in ALTER TABLE")
-        cursor.fail()
+        raise cursor.error()
     if options.auto_increment is not None:
         return SetAutoIncrement(options.auto_increment)
     if options.charset or options.collate:

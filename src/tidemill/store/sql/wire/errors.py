@@ -153,6 +153,38 @@ class Errno(IntEnum):
         "For float(M,D), double(M,D) or decimal(M,D), M must be >= D (column '%-.192s').",
     )
     TOO_BIG_DISPLAYWIDTH = 1439, "42000", "Display width out of range for column '%-.192s' (max = %d)"
+    TOO_MANY_KEYS = 1069, "42000", "Too many keys specified; max %d keys allowed"
+    TOO_MANY_KEY_PARTS = 1070, "42000", "Too many key parts specified; max %d parts allowed"
+    TOO_BIG_SET = 1097, "HY000", "Too many strings for column %-.192s and SET"
+    TOO_MANY_FIELDS = 1117, "HY000", "Too many columns"
+    INVALID_ON_UPDATE = 1294, "HY000", "Invalid ON UPDATE clause for '%-.192s' column"
+    ILLEGAL_VALUE_FOR_TYPE = 1367, "22007", "Illegal %s '%-.192s' value found during parsing"
+    WRONG_NAME_FOR_RENAME = 1025, "HY000", "Error on rename of '%-.210s' to '%-.210s' (errno: %d - %s)"
+    TOO_LONG_TABLE_COMMENT = 1628, "HY000", "Comment for table '%-.64s' is too long (max = %d)"
+    TOO_LONG_FIELD_COMMENT = 1629, "HY000", "Comment for field '%-.64s' is too long (max = %d)"
+    TOO_LONG_INDEX_COMMENT = 1688, "HY000", "Comment for index '%-.64s' is too long (max = %d)"
+    INVALID_FIELD_SIZE = 3013, "42000", "Invalid size for column '%s'."
+    UNSUPPORTED_ON_GENERATED_COLUMN = 3106, "HY000", "'%s' is not supported for generated columns."
+    GENERATED_COLUMN_NON_PRIOR = (
+        3107,
+        "HY000",
+        "Generated column can refer only to generated columns defined prior to it.",
+    )
+    JSON_USED_AS_KEY = (
+        3152,
+        "42000",
+        "JSON column '%-.192s' cannot be used in key specification.",
+    )
+    WRONG_KEY_COLUMN = 1167, "42000", "The used storage engine can't index column '%-.192s'"
+    KEY_PART_0 = 1391, "HY000", "Key part '%-.192s' length cannot be 0"
+    PK_INDEX_CANT_BE_INVISIBLE = 3522, "HY000", "A primary key index cannot be invisible"
+    DEPENDENT_BY_GENERATED_COLUMN = 3108, "HY000", "Column '%s' has a generated column dependency."
+    GENERATED_COLUMN_REF_AUTO_INC = 3109, "HY000", "Generated column '%s' cannot refer to auto-increment column."
+    DEFAULT_VAL_GENERATED_NAMED_FUNCTION = (
+        3770,
+        "HY000",
+        "Default value expression of column '%s' contains a disallowed function: `%s`.",
+    )
     UNSUPPORTED_DDL_OPERATION = 8200, "HY000", "Unsupported %s"
     CANCELLED_DDL_JOB = 8214, "HY000", "Cancelled DDL job"
 
