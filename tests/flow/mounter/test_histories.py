@@ -13,12 +13,12 @@ from tests.histories import History, load
 from tests.reference.rows import Decoder
 from tidemill.flow.mounter import mount, mount_values
 from tidemill.flow.schema import SchemaStore
-from tidemill.flow.schema.documents import parse_database, parse_table
-from tidemill.flow.schema.meta import read_snapshot
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.table import ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import Ts
+from tidemill.upstream.documents import parse_database, parse_table
 from tidemill.upstream.keys import record_range
+from tidemill.upstream.meta import read_snapshot
 
 NAMES = ("types", "ddl", "online")
 

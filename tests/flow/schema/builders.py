@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidemill.flow.schema import JOB_TABLE_ID, SchemaStore
-from tidemill.flow.schema.documents import JobState, SchemaState
-from tidemill.flow.schema.meta import database_key, table_key
 from tidemill.model.ts import Ts
+from tidemill.upstream.documents import JobState, SchemaState
 from tidemill.upstream.keys import record_key
+from tidemill.upstream.meta import database_key, table_key
 
 SHOP = 2
 JobChange = tuple[int, int, bytes, bytes]

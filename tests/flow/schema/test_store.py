@@ -7,10 +7,10 @@ import pytest
 from tests.flow.schema.builders import SHOP, column, database, gone, index, job, store_with, table
 from tidemill.errors import SchemaError
 from tidemill.flow.schema import Absent, Followed, SchemaStore
-from tidemill.flow.schema.documents import JobState, SchemaState
 from tidemill.model.ddl import ActionType
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
+from tidemill.upstream.documents import JobState, SchemaState
 
 RUNNING = JobState.RUNNING
 

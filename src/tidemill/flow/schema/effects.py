@@ -11,7 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from tidemill.errors import SchemaError
 from tidemill.flow.schema import sql
-from tidemill.flow.schema.documents import (
+from tidemill.flow.schema.jobs import JobRow
+from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts
+from tidemill.upstream.documents import (
     Database,
     Document,
     Job,
@@ -22,10 +26,6 @@ from tidemill.flow.schema.documents import (
     rename_args,
     replaced_view_id,
 )
-from tidemill.flow.schema.jobs import JobRow
-from tidemill.model.ddl import ActionType, DdlEvent
-from tidemill.model.table import TableInfo
-from tidemill.model.ts import Ts
 
 SYSTEM_SCHEMAS = frozenset(
     {

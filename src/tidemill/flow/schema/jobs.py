@@ -14,9 +14,9 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tidemill.errors import CorruptDataError, SchemaError
-from tidemill.flow.schema.documents import Job, parse_job
 from tidemill.model.change import Op
 from tidemill.model.ts import Ts
+from tidemill.upstream.documents import Job, parse_job
 from tidemill.upstream.keys import decode_bytes, decode_int
 
 JOB_META_COLUMN_ID = 5

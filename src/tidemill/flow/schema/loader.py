@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from tidemill.errors import StartTsCollectedError, UpstreamError
-from tidemill.flow.schema.meta import scan_ranges
 from tidemill.flow.schema.snapshot import PastRead, past_reads
 from tidemill.flow.schema.store import SchemaStore
 from tidemill.log import get_logger
 from tidemill.model.ts import Ts
+from tidemill.upstream.meta import scan_ranges
 from tidemill.upstream.snapshot import SnapshotReader
 
 log = get_logger("schema")

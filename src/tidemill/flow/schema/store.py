@@ -24,22 +24,22 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tidemill.errors import SchemaError
-from tidemill.flow.schema.documents import (
+from tidemill.flow.schema.effects import Catalogue, Effect, effect_of
+from tidemill.flow.schema.follow import Followed, Follower
+from tidemill.flow.schema.jobs import JobChanges, JobGone, JobRow, read_changes
+from tidemill.flow.schema.snapshot import PastRead, Start, load_start
+from tidemill.flow.schema.visible import is_visible
+from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts
+from tidemill.upstream.documents import (
     Job,
     JobState,
     SchemaState,
     partition_args,
     truncate_partition_args,
 )
-from tidemill.flow.schema.effects import Catalogue, Effect, effect_of
-from tidemill.flow.schema.follow import Followed, Follower
-from tidemill.flow.schema.jobs import JobChanges, JobGone, JobRow, read_changes
-from tidemill.flow.schema.meta import read_snapshot
-from tidemill.flow.schema.snapshot import PastRead, Start, load_start
-from tidemill.flow.schema.visible import is_visible
-from tidemill.model.ddl import ActionType, DdlEvent
-from tidemill.model.table import TableInfo
-from tidemill.model.ts import Ts
+from tidemill.upstream.meta import read_snapshot
 
 # Jobs that copy rows to new physical ids and switch over to them while they run.
 COPYING = frozenset(

@@ -4,8 +4,8 @@ For most DDLs that is when the job is done. For the others it comes earlier, and
 between may have been written under either form.
 """
 
-from tidemill.flow.schema.documents import Job, JobState, SchemaState, SubJob
 from tidemill.model.ddl import ActionType
+from tidemill.upstream.documents import Job, JobState, SchemaState, SubJob
 
 _ON_THE_WAY_OUT = (SchemaState.WRITE_ONLY, SchemaState.DELETE_ONLY, SchemaState.DELETE_REORG)
 

@@ -13,15 +13,15 @@ from functools import cache
 from typing import Any
 
 from tests.histories import History, load
-from tidemill.flow.schema.documents import SchemaState, parse_table
-from tidemill.flow.schema.meta import split_hash_key
 from tidemill.model.change import Op
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.store.sql.codec.datum import Datum, Json
 from tidemill.store.sql.codec.rows import RowFormat
 from tidemill.store.sql.codec.table import TableCodec
+from tidemill.upstream.documents import SchemaState, parse_table
 from tidemill.upstream.keys import is_record_key
+from tidemill.upstream.meta import split_hash_key
 
 WRITTEN = (SchemaState.WRITE_ONLY, SchemaState.WRITE_REORG, SchemaState.PUBLIC)
 DELETED_FROM = (*WRITTEN, SchemaState.DELETE_ONLY, SchemaState.DELETE_REORG)

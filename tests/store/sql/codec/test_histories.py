@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.store.sql.codec.recorded import Recorded, Transaction, Version, recorded, with_generated
-from tidemill.flow.schema.documents import parse_table
 from tidemill.model.table import STRING_TYPES
 from tidemill.model.ts import Ts
 from tidemill.store.sql.codec import ChecksumVersion, handle_in, split_index_key, split_index_value
 from tidemill.store.sql.codec.flagged import cut_cell
 from tidemill.store.sql.codec.rows import split_row
 from tidemill.store.sql.codec.table import TableCodec
+from tidemill.upstream.documents import parse_table
 from tidemill.upstream.keys import physical_id_of, record_prefix
 
 # How each record came about, and how many there are:

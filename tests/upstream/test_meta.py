@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from tests.histories import load
 from tidemill.errors import SchemaError
-from tidemill.flow.schema import meta
+from tidemill.upstream import meta
 
 # From the fact sheet.
 DB_2 = "6d4442730000000000fa000000000000006844423a3200000000fb"

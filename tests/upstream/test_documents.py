@@ -5,7 +5,11 @@ import pytest
 
 from tests.flow.schema.builders import SHOP, column, index, job, pack, partition_by, table
 from tidemill.errors import SchemaError
-from tidemill.flow.schema.documents import (
+from tidemill.flow.schema.jobs import Job, JobRow, read_changes
+from tidemill.model.ddl import ActionType
+from tidemill.model.table import ColumnType, TableInfo
+from tidemill.model.ts import Ts
+from tidemill.upstream.documents import (
     Rename,
     exchange_args,
     parse_database,
@@ -16,10 +20,6 @@ from tidemill.flow.schema.documents import (
     replaced_view_id,
     truncate_partition_args,
 )
-from tidemill.flow.schema.jobs import Job, JobRow, read_changes
-from tidemill.model.ddl import ActionType
-from tidemill.model.table import ColumnType, TableInfo
-from tidemill.model.ts import Ts
 
 
 def parse(document: dict[str, Any]) -> TableInfo:
