@@ -14,7 +14,7 @@ from tidemill.store.sql.parse.columns import (
     starts_key,
 )
 from tidemill.store.sql.parse.cursor import Cursor, words_in
-from tidemill.store.sql.parse.lexer import Kind
+from tidemill.store.sql.parse.lexer import Kind, tokenize
 from tidemill.store.sql.parse.statements import (
     AddColumn,
     AddKey,
@@ -69,6 +69,15 @@ _FORGOTTEN = words_in("""
 
 
 # CREATE
+
+
+def parse_create_table(sql: str) -> CreateTable | CreateTableLike:
+    """One CREATE TABLE, where nothing else is expected."""
+    cursor = Cursor(sql, tokenize(sql))
+    cursor.expect("CREATE", "TABLE")
+    statement = _create_table(cursor)
+    cursor.end()
+    return statement
 
 
 def parse_create(cursor: Cursor) -> Ddl:
