@@ -37,6 +37,9 @@ class SchemaState(IntEnum):
     REPLICA_ONLY = 6
 
 
+PUBLIC_ONLY = frozenset({SchemaState.PUBLIC})
+
+
 class JobState(IntEnum):
     NONE = 0
     RUNNING = 1
@@ -123,9 +126,19 @@ def parse_database(raw: bytes | Document, schema_id: int) -> Database:
     return _read(f"database {schema_id}", lambda: _database(_load(raw)))
 
 
-def parse_table(raw: bytes | Document, schema_id: int, schema: str, version_ts: Ts, table_id: int = 0) -> TableInfo:
-    """A table as a changefeed sees it: public columns and indexes, partitions that are in use."""
-    return _read(f"table {table_id} of {schema!r}", lambda: _table(_load(raw), schema_id, schema, version_ts))
+def parse_table(
+    raw: bytes | Document,
+    schema_id: int,
+    schema: str,
+    version_ts: Ts,
+    table_id: int = 0,
+    states: frozenset[SchemaState] = PUBLIC_ONLY,
+) -> TableInfo:
+    """A table as a changefeed sees it: public columns and indexes, partitions that are in use.
+
+    ``states``: which columns and indexes to take, for who sees more of an online DDL.
+    """
+    return _read(f"table {table_id} of {schema!r}", lambda: _table(_load(raw), schema_id, schema, version_ts, states))
 
 
 # Arguments of jobs
@@ -278,14 +291,16 @@ def _database(document: Document) -> Database:
     )
 
 
-def _table(document: Document, schema_id: int, schema: str, version_ts: Ts) -> TableInfo:
+def _table(
+    document: Document, schema_id: int, schema: str, version_ts: Ts, states: frozenset[SchemaState]
+) -> TableInfo:
     table_id = int(document["id"])
     is_view = document.get("view") is not None
     columns: list[ColumnInfo] = []
-    places: dict[int, int] = {}  # offset in the document → offset among the public columns
+    places: dict[int, int] = {}  # offset in the document → offset among the columns that are taken
     # The columns of a view carry no types, and no rows: they are left out.
     for at, column in enumerate(() if is_view else document.get("cols") or ()):
-        if int(column["state"]) == SchemaState.PUBLIC:
+        if int(column["state"]) in states:
             places[at] = len(columns)
             columns.append(_column(column, len(columns)))
     return TableInfo(
@@ -298,7 +313,7 @@ def _table(document: Document, schema_id: int, schema: str, version_ts: Ts) -> T
         indexes=tuple(
             _index(index, places)
             for index in document.get("index_info") or ()
-            if int(index["state"]) == SchemaState.PUBLIC and all(int(c["offset"]) in places for c in index["idx_cols"])
+            if int(index["state"]) in states and all(int(c["offset"]) in places for c in index["idx_cols"])
         ),
         pk_is_handle=bool(document.get("pk_is_handle")),
         is_common_handle=bool(document.get("is_common_handle")),
