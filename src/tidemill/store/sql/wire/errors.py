@@ -61,6 +61,18 @@ class Errno(IntEnum):
     WRONG_ARGUMENTS = 1210, "HY000", "Incorrect arguments to %s"
     WRONG_USAGE = 1221, "HY000", "Incorrect usage of %s and %s"
     NOT_SUPPORTED_YET = 1235, "42000", "This version of TiDB doesn't yet support '%s'"
+    WRONG_GROUP_FIELD = 1056, "42000", "Can't group on '%-.192s'"
+    INVALID_GROUP_FUNC_USE = 1111, "HY000", "Invalid use of group function"
+    WRONG_NUMBER_OF_COLUMNS_IN_SELECT = (
+        1222,
+        "21000",
+        "The used SELECT statements have a different number of columns",
+    )
+    DERIVED_MUST_HAVE_ALIAS = 1248, "42000", "Every derived table must have its own alias"
+    CANT_AGGREGATE_2COLLATIONS = 1267, "HY000", "Illegal mix of collations (%s,%s) and (%s,%s) for operation '%s'"
+    FUNCTION_DOES_NOT_EXIST = 1305, "42000", "FUNCTION %s.%s does not exist"
+    WRONG_PARAMCOUNT = 1582, "42000", "Incorrect parameter count in the call to native function '%-.192s'"
+    NO_TABLES_USED = 1096, "HY000", "No tables used"
     UNKNOWN_STMT_HANDLER = 1243, "HY000", "Unknown prepared statement handler (%s) given to %s"
     QUERY_INTERRUPTED = 1317, "70100", "Query execution was interrupted"
     MAX_PREPARED_STMT_COUNT_REACHED = (
@@ -208,6 +220,13 @@ class Errno(IntEnum):
     DATA_TOO_LONG = 1406, "22001", "Data too long for column '%s' at row %d"
     AUTOINC_READ_FAILED = 1467, "HY000", "Failed to read auto-increment value from storage engine"
     DATA_OUT_OF_RANGE = 1690, "22003", "%s value is out of range in '%s'"
+    BAD_GENERATED_COLUMN = (
+        3105,
+        "HY000",
+        "The value specified for generated column '%s' in table '%s' is not allowed.",
+    )
+    INVALID_JSON_PATH = 3143, "42000", "Invalid JSON path expression. The error is around character position %d."
+    INVALID_JSON_CHARSET = 3144, "22032", "Cannot create a JSON value from a string with CHARACTER SET '%s'."
     INVALID_JSON_TEXT = 3140, "22032", "Invalid JSON text: %-.192s"
 
     # Variables
