@@ -51,6 +51,11 @@ def numeric_prefix(text: str) -> tuple[str, bool]:
     return found[1], not text[found.end() :].strip()
 
 
+def fixed(value: Decimal, scale: int) -> Decimal:
+    """With exactly ``scale`` fractional digits, rounded half up."""
+    return value.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, MATH)
+
+
 # To text
 
 

@@ -1,0 +1,383 @@
+"""A table as statements use it: rows in and out of a transaction, with all that hangs on them.
+
+    statement ── row of public columns ──► TableAccess ──► records and index entries in the transaction
+              ◄── rows, by range or key ──
+
+A writer on one schema version keeps the promise of online DDL: what is delete-only is never written but
+removed, what is write-only is written but not read, and a column that follows another has its cast.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+from tidemill.errors import CorruptDataError
+from tidemill.model.table import ColumnInfo, ColumnType, IndexInfo, TableInfo
+from tidemill.store.sql.codec import Datum, IndexEntry, TableCodec, rowid_handle
+from tidemill.store.sql.codec.defaults import original_default, parse_literal
+from tidemill.store.sql.codec.indexes import split_index_value
+from tidemill.store.sql.compute import convert, temporal
+from tidemill.store.sql.compute.compiler import Compiler
+from tidemill.store.sql.compute.kinds import Computed, type_of
+from tidemill.store.sql.compute.moments import now_in_zone
+from tidemill.store.sql.compute.scope import Context, Scope, ScopeColumn
+from tidemill.store.sql.syntax.statements import parse_expression
+from tidemill.store.sql.transaction import Transaction
+from tidemill.store.sql.values import Assigner, is_auto_increment, reader
+from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
+from tidemill.upstream.keys import decode_int, record_prefix, record_range
+
+_CURRENT = "CURRENT_TIMESTAMP"
+
+
+class CatalogTable(Protocol):
+    """One version of one table, as the catalog has it."""
+
+    @property
+    def document(self) -> Mapping[str, Any]: ...
+
+    @property
+    def info(self) -> TableInfo:
+        """What is read: public columns and indexes."""
+        ...
+
+    @property
+    def written(self) -> TableInfo:
+        """What a row is written with; the public columns first."""
+        ...
+
+    @property
+    def stored(self) -> TableInfo:
+        """All that a row may have in the store, delete-only too; the written columns are among its."""
+        ...
+
+    @property
+    def follows(self) -> Mapping[int, int]:
+        """Columns whose value is the cast of another's: id → id of the other."""
+        ...
+
+
+class StoredRow(NamedTuple):
+    key: bytes
+    handle: bytes
+    datums: list[Datum]  # in the order of ``stored.columns``; virtual columns computed if an index has one
+
+
+class DuplicateError(Exception):
+    """A row with these values of a unique key is there already."""
+
+    def __init__(self, index: IndexInfo | None, handle: bytes, error: SqlError) -> None:
+        self.index, self.handle, self.error = index, handle, error
+        super().__init__(error.message)
+
+
+class TableAccess:
+    """What is the same for every statement on one version of a table."""
+
+    def __init__(self, table: CatalogTable) -> None:
+        self.table = table
+        self.info, self.written, self.stored = table.info, table.written, table.stored
+        version = int(table.document.get("common_handle_version", 1))
+        self.codec = TableCodec(self.written, common_handle_version=version)
+        self.stored_codec = (
+            self.codec if self.stored == self.written else TableCodec(self.stored, common_handle_version=version)
+        )
+        places = {column.id: at for at, column in enumerate(self.stored.columns)}
+        self.written_places = [places[column.id] for column in self.written.columns]
+        self.public_places = [places[column.id] for column in self.info.columns]
+        self.is_plain = self.written_places == list(range(len(self.stored.columns)))
+        self.documents = {document["id"]: document for document in table.document["cols"]}
+        self.generated = [at for at, column in enumerate(self.info.columns) if column.is_generated]
+        self.virtual = [at for at in self.generated if self.info.columns[at].is_virtual]
+        self.auto_increment = next((at for at, c in enumerate(self.info.columns) if is_auto_increment(c)), None)
+        self.is_clustered = self.info.pk_is_handle or self.info.is_common_handle
+        handle_ids = {column.id for column in self.info.primary_key} if self.is_clustered else set()
+        self.handle_places = [at for at, column in enumerate(self.stored.columns) if column.id in handle_ids]
+
+    def public(self, datums: Sequence[Datum]) -> list[Datum]:
+        return [datums[at] for at in self.public_places]
+
+
+_ACCESSES: "WeakKeyDictionary[CatalogTable, TableAccess]" = WeakKeyDictionary()
+
+
+def access_to(table: CatalogTable) -> TableAccess:
+    found = _ACCESSES.get(table)
+    if found is None:
+        found = _ACCESSES[table] = TableAccess(table)
+    return found
+
+
+class TableUse:
+    """A table in one statement. Rows of expressions are public columns, as values to compute with."""
+
+    def __init__(self, access: TableAccess, context: Context, alias: str = "") -> None:
+        self.access = access
+        self.info = access.info
+        self.context = context
+        self.scope = Scope(self.scope_columns(alias))
+        self._readers = [reader(column, context.settings) for column in self.info.columns]
+        self._has_readers = any(self._readers)
+        self._assigners: dict[int, Assigner] = {}
+        self._generated: list[tuple[int, Computed]] | None = None
+
+    def scope_columns(self, alias: str = "") -> list[ScopeColumn]:
+        info = self.info
+        name = alias or info.name
+        return [
+            ScopeColumn(column.name, type_of(column), name, info.schema, info.name, column.is_hidden)
+            for column in info.columns
+        ]
+
+    # Rows
+
+    def values(self, datums: Sequence[Datum]) -> list[Any]:
+        """The public columns of a stored row as values to compute with."""
+        found: list[Any] = [datums[at] for at in self.access.public_places]
+        return self.computable(found)
+
+    def computable(self, public: list[Any]) -> list[Any]:
+        if self._has_readers:
+            for at, read in enumerate(self._readers):
+                if read is not None and public[at] is not None:
+                    public[at] = read(public[at])
+        return public
+
+    def stored_row(self, key: bytes, value: bytes) -> StoredRow:
+        datums = self.access.stored_codec.decode(key, value)
+        if self.access.virtual:
+            self._fill_virtual(datums)
+        return StoredRow(key, key[11:], datums)
+
+    def scan(self, transaction: Transaction) -> Iterator[StoredRow]:
+        """Every row, partition by partition."""
+        for physical_id in self.info.physical_ids:
+            for key, value in transaction.scan(*record_range(physical_id)):
+                yield self.stored_row(key, value)
+
+    def scan_handles(self, transaction: Transaction, low: bytes, high: bytes) -> Iterator[StoredRow]:
+        """Rows with handles of ``[low, high)``; an empty ``high`` means no end."""
+        start, end = record_range(self.info.id)
+        prefix = record_prefix(self.info.id)
+        for key, value in transaction.scan(prefix + low if low else start, prefix + high if high else end):
+            yield self.stored_row(key, value)
+
+    def get(self, transaction: Transaction, handle: bytes) -> StoredRow | None:
+        key = record_prefix(self.info.id) + handle
+        value = transaction.get(key)
+        return None if value is None else self.stored_row(key, value)
+
+    # Values of columns
+
+    def assigner(self, column: ColumnInfo) -> Assigner:
+        found = self._assigners.get(column.id)
+        if found is None:
+            found = self._assigners[column.id] = Assigner(column, self.context.settings)
+        return found
+
+    def default(self, column: ColumnInfo) -> Datum:
+        """What a column gets that is not given a value; 1364 if it has none."""
+        document = self.access.documents[column.id]
+        if document.get("default_is_expr"):
+            computed = Compiler(Scope(()), self.context).compile(parse_expression(str(column.default)))
+            return self.assigner(column).assign(computed.compute(()), computed.type)
+        if column.type is ColumnType.BIT and column.default_bit is not None:
+            return int.from_bytes(column.default_bit, "big")
+        if column.default is not None:
+            if column.default.upper().startswith(_CURRENT):
+                return self.now(column)
+            return parse_literal(column, column.default)
+        if not column.is_not_null:
+            return None
+        if column.type is ColumnType.ENUM:
+            return 1
+        if self.context.settings.is_lenient:
+            error = sql_error(Errno.NO_DEFAULT_FOR_FIELD, column.name)
+            self.context.settings.warnings.append(("Warning", error.number, error.message))
+            return original_default(column)
+        raise sql_error(Errno.NO_DEFAULT_FOR_FIELD, column.name)
+
+    def now(self, column: ColumnInfo) -> Datum:
+        """The statement's moment, cut to the column's digits."""
+        moment = self.context.now if column.type is ColumnType.TIMESTAMP else now_in_zone(self.context)
+        moment = temporal.truncate_moment(moment, max(column.decimal, 0))
+        return temporal.date_of(moment) if column.type is ColumnType.DATE else moment
+
+    def fill_generated(self, public: list[Datum], row: int = 1) -> None:
+        """Compute the generated columns of a row that has all others."""
+        if not self.access.generated:
+            return
+        if self._generated is None:
+            compiler = Compiler(Scope(self.scope_columns()), self.context)
+            self._generated = [
+                (at, compiler.compile(parse_expression(self.info.columns[at].generated_expr)))
+                for at in self.access.generated
+            ]
+        for at, computed in self._generated:
+            value = computed.compute(self.computable(list(public)))
+            public[at] = self.assigner(self.info.columns[at]).assign(value, computed.type, row)
+
+    def _fill_virtual(self, datums: list[Datum]) -> None:
+        public = self.access.public(datums)
+        self.fill_generated(public)
+        for at in self.access.virtual:
+            datums[self.access.public_places[at]] = public[at]
+
+    def complete(self, public: Sequence[Datum], before: StoredRow | None = None, row: int = 1) -> list[Datum]:
+        """A stored row from its public columns: others keep what they had, get their original default, or follow."""
+        access = self.access
+        if access.is_plain and len(public) == len(access.stored.columns):
+            return list(public)
+        columns = access.stored.columns
+        datums: list[Datum] = (
+            list(before.datums) if before is not None else [original_default(column) for column in columns]
+        )
+        for at, place in enumerate(access.public_places):
+            datums[place] = public[at]
+        places = {column.id: at for at, column in enumerate(columns)}
+        for follower, followed in access.table.follows.items():
+            if follower in places and followed in places:
+                source, target = columns[places[followed]], columns[places[follower]]
+                datums[places[follower]] = self._cast(datums[places[followed]], source, target, row)
+        return datums
+
+    def _cast(self, datum: Datum, source: ColumnInfo, target: ColumnInfo, row: int) -> Datum:
+        read = reader(source, self.context.settings)
+        value = read(datum) if read is not None and datum is not None else datum
+        return self.assigner(target).assign(value, type_of(source), row)
+
+    # Writing
+
+    def handle_of(self, datums: Sequence[Datum], rowid: int | None) -> bytes:
+        if self.access.is_clustered:
+            return self.access.codec.handle_of(self._written(datums))
+        assert rowid is not None  # the caller has taken one
+        return rowid_handle(rowid)
+
+    def add(self, transaction: Transaction, handle: bytes, datums: Sequence[Datum]) -> None:
+        """Write a row that must not be there; ``DuplicateError`` if it is, by its handle or a unique key."""
+        row = self._written(datums)
+        codec = self.access.codec
+        record = codec.record(handle, row)
+        if self.access.is_clustered and transaction.get(record.key) is not None:
+            raise DuplicateError(None, handle, self._duplicate(None, row))
+        entries = codec.index_entries(handle, row)
+        for index, entry in zip(codec.indexes, entries, strict=True):
+            if entry.is_distinct:
+                self._check_unique(transaction, index.index, entry, handle, row)
+        for entry in entries:
+            transaction.put(entry.key, entry.value, is_locked=entry.is_distinct)
+        transaction.put(record.key, record.value)
+
+    def _check_unique(
+        self, transaction: Transaction, index: IndexInfo, entry: IndexEntry, handle: bytes, row: Sequence[Datum]
+    ) -> None:
+        found = transaction.get(entry.key)
+        if found is None:
+            return
+        holder = split_index_value(found).handle
+        if holder is None:
+            raise CorruptDataError(f"the entry of unique index {index.name!r} of {self.info.full_name} has no handle")
+        if holder != handle:
+            raise DuplicateError(index, holder, self._duplicate(index, row))
+
+    def remove(self, transaction: Transaction, row: StoredRow) -> None:
+        for entry in self.access.stored_codec.index_entries(row.handle, row.datums):
+            transaction.delete(entry.key, is_locked=entry.is_distinct)
+        transaction.delete(row.key)
+
+    def change(self, transaction: Transaction, before: StoredRow, datums: list[Datum], rowid: int | None) -> None:
+        """Write a row in place of another. ``DuplicateError`` if its keys are taken."""
+        if self._moves(before, datums):
+            handle = self.handle_of(datums, rowid)
+            if handle != before.handle:
+                self.remove(transaction, before)
+                self.add(transaction, handle, datums)
+                return
+        handle, row = before.handle, self._written(datums)
+        codec, stored = self.access.codec, self.access.stored_codec
+        after = {c.index.id: entry for c, entry in zip(codec.indexes, codec.index_entries(handle, row), strict=True)}
+        changes: list[tuple[IndexInfo, IndexEntry, IndexEntry | None]] = []
+        for index, old in zip(stored.indexes, stored.index_entries(handle, before.datums), strict=True):
+            new = after.get(index.index.id)
+            if new != old:
+                changes.append((index.index, old, new))
+        for info, old, new in changes:
+            if new is not None and new.is_distinct and new.key != old.key:
+                self._check_unique(transaction, info, new, handle, row)
+        for _, old, new in changes:
+            if new is None or new.key != old.key:
+                transaction.delete(old.key, is_locked=old.is_distinct)
+        for _, _, new in changes:
+            if new is not None:
+                transaction.put(new.key, new.value, is_locked=new.is_distinct)
+        record = codec.record(handle, row)
+        transaction.put(record.key, record.value)
+
+    def _moves(self, before: StoredRow, datums: Sequence[Datum]) -> bool:
+        return any(before.datums[at] != datums[at] for at in self.access.handle_places)
+
+    def _written(self, datums: Sequence[Datum]) -> Sequence[Datum]:
+        if self.access.is_plain:
+            return datums
+        return [datums[at] for at in self.access.written_places]
+
+    # Keys
+
+    def _duplicate(self, index: IndexInfo | None, row: Sequence[Datum]) -> SqlError:
+        """1062 in TiDB's words: the values of the key, joined."""
+        written = self.access.written
+        if index is None:
+            name = "PRIMARY"
+            offsets = [at for at, column in enumerate(written.columns) if column.flag & 2]
+            for primary in written.indexes:
+                if primary.is_primary:
+                    offsets = [part.offset for part in primary.columns]
+        else:
+            name, offsets = index.name, [part.offset for part in index.columns]
+        shown = "-".join(self._shown(written.columns[at], row[at]) for at in offsets)
+        return sql_error(Errno.DUP_ENTRY, shown, f"{self.info.name}.{name}")
+
+    def _shown(self, column: ColumnInfo, datum: Datum) -> str:
+        if datum is None:
+            return "NULL"
+        read = reader(column, self.context.settings)
+        text = convert.shown(read(datum) if read is not None else datum, type_of(column))
+        return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+    def find_by_index(self, transaction: Transaction, index: IndexInfo, prefix: bytes) -> Iterator[StoredRow]:
+        """Rows whose entries in an index begin with ``prefix``, through the entries."""
+        for key, value in list(transaction.scan(prefix, _after(prefix))):
+            handle = split_index_value(value).handle
+            if handle is None:
+                handle = _handle_behind(key, prefix, self.info.is_common_handle, len(index.columns))
+            row = self.get(transaction, handle)
+            if row is not None:
+                yield row
+
+
+def rowid_of(row: StoredRow) -> int:
+    return decode_int(row.handle)
+
+
+def _after(prefix: bytes) -> bytes:
+    """The smallest key above all that begin with ``prefix``."""
+    trimmed = prefix.rstrip(b"\xff")
+    return trimmed[:-1] + bytes((trimmed[-1] + 1,)) if trimmed else b""
+
+
+def _handle_behind(key: bytes, prefix: bytes, is_common: bool, columns: int) -> bytes:
+    """The handle at the end of an entry that is not distinct."""
+    if not is_common:
+        return key[-8:]
+    from tidemill.store.sql.codec.flagged import cut_cell
+
+    at = 19
+    for _ in range(columns):
+        _, at = cut_cell(key, at)
+    return key[at:]
+
+
+def public_columns(info: TableInfo) -> Iterable[ColumnInfo]:
+    """Those that ``*`` means."""
+    return (column for column in info.columns if not column.is_hidden)
