@@ -17,8 +17,7 @@ FieldType: TypeAlias = dict[str, Any]  # TiDB's JSON: written as it is, so that 
 
 UNSPECIFIED: Final = -1
 NO_DEFAULT_FLAG: Final = 0x1000  # TiDB's own: NOT NULL and without a default
-PREVENT_NULL_FLAG: Final = 0x8000  # while MODIFY COLUMN … NOT NULL checks the rows
-CLIENT_FLAGS: Final = 0xFFFF
+PREVENT_NULL_FLAG: Final = 1 << 20  # while NOT NULL is coming: no session may write a NULL any more
 
 _MAX_VARCHAR_BYTES = 65535
 _MAX_CHAR = 255

@@ -270,6 +270,16 @@ def touch(table: Document, moment: Moment) -> Document:
     return table
 
 
+# Where TiDB's errors come from, which a job keeps with their numbers: class and name.
+_ERROR_CLASSES = {1062: (8, "kv"), 8214: (2, "ddl"), 1138: (2, "ddl")}
+
+
 def error_document(number: int, message: str) -> Document:
     """An error as a job keeps it."""
-    return {"class": 2, "code": number, "message": message}
+    code, name = _ERROR_CLASSES.get(number, (20, "types"))
+    return {"class": code, "code": number, "message": message, "rfccode": f"{name}:{number}"}
+
+
+def roll_back(job: Document, number: int, message: str) -> None:
+    """From here on the job undoes what it did."""
+    job.update(state=int(JobState.ROLLING_BACK), err=error_document(number, message), err_count=job["err_count"] + 1)

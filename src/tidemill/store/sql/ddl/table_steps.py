@@ -154,7 +154,7 @@ def rename_tables(job: Document, documents: Documents, moment: Moment) -> Change
     diff = _rename_diff(job, pairs, is_moved=is_moved)
     if is_moved:
         tables = {p["table_id"]: documents.table(p["new_schema_id"], p["table_id"]) for p in _final(pairs)}
-        listed = [_as_named(tables[p["table_id"]], p) for p in pairs]
+        listed = [tables[p["table_id"]] for p in pairs]
         finish_with_table(job, SchemaState.PUBLIC, moment.version, listed[-1])
         job["binlog"]["MultipleTableInfos"] = listed
         return Change(job, diff)
@@ -180,10 +180,6 @@ def rename_tables(job: Document, documents: Documents, moment: Moment) -> Change
 def _final(pairs: list[Document]) -> list[Document]:
     """The last of the pairs of each table: a table may be moved more than once."""
     return list({p["table_id"]: p for p in pairs}.values())
-
-
-def _as_named(table: Document, pair: Document) -> Document:
-    return {**table, "name": dict(pair["new_table_name"])}
 
 
 def _rename_diff(job: Document, pairs: list[Document], *, is_moved: bool) -> Document:
