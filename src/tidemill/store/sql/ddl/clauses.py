@@ -1,0 +1,497 @@
+"""The clauses of ALTER TABLE as jobs or parts of one, each checked against the table as it is."""
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tidemill.model.ddl import ActionType
+from tidemill.model.table import ColumnFlag
+from tidemill.store.sql.catalog import CatalogTable
+from tidemill.store.sql.ddl.column_steps import AFTER, FIRST, LAST
+from tidemill.store.sql.ddl.columns import PRIMARY, Document, build_column, build_index, ci, find_column
+from tidemill.store.sql.ddl.defaults import Default, Settings, build_default, origin_default
+from tidemill.store.sql.ddl.index_steps import find_index, index_args
+from tidemill.store.sql.ddl.modify_steps import needs_rewrite
+from tidemill.store.sql.ddl.tables import check_dependency, check_index_name, free_index_name
+from tidemill.store.sql.parse.statements import (
+    AddColumn,
+    AddKey,
+    After,
+    AlterSpec,
+    DropColumn,
+    DropKey,
+    DropPrimaryKey,
+    First,
+    KeyDef,
+    KeyKind,
+    KeyPart,
+    ModifyColumn,
+    Position,
+    RenameColumn,
+    RenameKey,
+    RenameTo,
+    SetAutoIncrement,
+    SetCharset,
+    SetComment,
+    SetDefault,
+    SetKeyVisibility,
+)
+from tidemill.store.sql.types import NO_DEFAULT_FLAG, Charset, is_text, resolve_charset
+from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
+from tidemill.upstream.documents import SchemaState
+
+_KEY_FLAGS = int(ColumnFlag.PRI_KEY | ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KEY)
+_WIDER = {"utf8": "utf8mb4", "ascii": "utf8mb4", "latin1": "utf8mb4"}
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    kind: ActionType
+    args: dict[str, Any]
+    schema_state: SchemaState = SchemaState.NONE
+    is_reorg: bool = False  # may have to go through the rows
+    columns: tuple[str, ...] = ()  # that it changes, in lower case: no two clauses may
+    indexes: tuple[str, ...] = ()
+
+
+def clauses_of(
+    specs: Iterable[AlterSpec], table: CatalogTable, settings: Settings, now: datetime
+) -> tuple[list[Clause], tuple[SqlError, ...]]:
+    """One for each spec that has something to do, and notes on those that have not."""
+    builder = _Builder(table, settings, now)
+    clauses: list[Clause] = []
+    notes: list[SqlError] = []
+    for spec in specs:
+        found = builder.build(spec)
+        if isinstance(found, SqlError):
+            notes.append(found)
+        else:
+            clauses.append(found)
+    _check_apart(clauses)
+    return clauses, tuple(notes)
+
+
+def _check_apart(clauses: list[Clause]) -> None:
+    columns: set[str] = set()
+    indexes: set[str] = set()
+    for clause in clauses:
+        for name in clause.columns:
+            if name in columns:
+                raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"operate same column '{name}'")
+        for name in clause.indexes:
+            if name in indexes:
+                raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"operate same index '{name}'")
+        columns.update(clause.columns)
+        indexes.update(clause.indexes)
+
+
+class _Builder:
+    """Builds each clause against the table as it was before all of them, as TiDB does; names that an earlier
+    clause brings are known to later ones."""
+
+    def __init__(self, table: CatalogTable, settings: Settings, now: datetime) -> None:
+        self.table = table
+        self.document = table.document
+        self.columns = [c for c in self.document["cols"] if c["state"] == SchemaState.PUBLIC]
+        self.settings = settings
+        self.now = now
+        self.charset = Charset(self.document["charset"], self.document["collate"])
+        self.added: list[Document] = []
+        self.dropped = 0
+
+    def build(self, spec: AlterSpec) -> Clause | SqlError:
+        match spec:
+            case AddColumn():
+                return self._add_column(spec)
+            case DropColumn():
+                return self._drop_column(spec)
+            case ModifyColumn():
+                return self._modify(spec)
+            case RenameColumn():
+                return self._rename_column(spec)
+            case SetDefault():
+                return self._set_default(spec)
+            case AddKey():
+                return self._add_key(spec)
+            case DropKey():
+                return self._drop_key(spec)
+            case DropPrimaryKey():
+                return self._drop_primary_key()
+            case RenameKey():
+                return self._rename_key(spec)
+            case SetKeyVisibility():
+                return self._set_visibility(spec)
+            case SetComment():
+                return Clause(ActionType.MODIFY_TABLE_COMMENT, {"comment": spec.comment})
+            case SetCharset():
+                return self._set_charset(spec)
+            case SetAutoIncrement():
+                return Clause(ActionType.REBASE_AUTO_ID, {"new_base": max(spec.value, 1)})
+            case RenameTo():
+                raise AssertionError("a rename is no clause: the planner takes it")
+
+    # Columns
+
+    def _column(self, name: str) -> Document:
+        found = find_column(self.columns, name)
+        if found is None:
+            raise sql_error(Errno.BAD_FIELD_ERROR, name, self.table.name)
+        return found
+
+    def _add_column(self, spec: AddColumn) -> Clause | SqlError:
+        definition, name = spec.column, spec.column.name
+        if find_column([*self.columns, *self.added], name) is not None:
+            return _noted_or_raised(sql_error(Errno.DUP_FIELDNAME, name), is_note=spec.if_not_exists)
+        self._check_added(spec)
+        column = build_column(definition, len(self.document["cols"]), self.charset, self.settings)
+        column["state"] = int(SchemaState.NONE)
+        column["origin_default"], column["origin_default_bit"] = origin_default(column, self.now, self.settings.zone)
+        if definition.generated is not None:
+            self._check_reads(column, [*self.columns, *self.added, column])
+        args: dict[str, Any] = {"column_info": column, "position": self._position(spec.position)}
+        if spec.if_not_exists:
+            args["ignore_existence_err"] = True
+        self.added.append(column)
+        return Clause(ActionType.ADD_COLUMN, args, columns=(name.lower(),))
+
+    def _check_added(self, spec: AddColumn) -> None:
+        definition = spec.column
+        what = None
+        if definition.is_auto_increment:
+            what = "AUTO_INCREMENT"
+        elif definition.key is KeyKind.PRIMARY:
+            what = "PRIMARY KEY"
+        elif definition.key is KeyKind.UNIQUE:
+            what = "UNIQUE KEY"
+        if what is not None:
+            place = f"'{self.table.schema}.{self.table.name}'"
+            message = f"add column '{definition.name}' constraint {what} when altering {place}"
+            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
+        if definition.generated is not None and definition.generated.is_stored:
+            what = "Adding generated stored column through ALTER TABLE"
+            raise sql_error(Errno.UNSUPPORTED_ON_GENERATED_COLUMN, what)
+
+    def _check_reads(self, column: Document, columns: list[Document]) -> None:
+        places = {c["name"]["L"]: at for at, c in enumerate(columns)}
+        for name in column["dependences"]:
+            check_dependency(columns, column, name, places.get(name), places[column["name"]["L"]])
+
+    def _position(self, position: Position) -> Document:
+        match position:
+            case None:
+                return {"Tp": LAST, "RelativeColumn": None}
+            case First():
+                return {"Tp": FIRST, "RelativeColumn": None}
+            case After(name):
+                if find_column([*self.columns, *self.added], name) is None:
+                    raise sql_error(Errno.BAD_FIELD_ERROR, name, self.table.name)
+                relative = {"Schema": ci(""), "Table": ci(""), "Name": ci(name)}
+                return {"Tp": AFTER, "RelativeColumn": relative}
+
+    def _drop_column(self, spec: DropColumn) -> Clause | SqlError:
+        column = find_column(self.columns, spec.name)
+        if column is None:
+            error = sql_error(Errno.CANT_DROP_FIELD_OR_KEY, spec.name)
+            return _noted_or_raised(error, is_note=spec.if_exists)
+        self.dropped += 1
+        if len(self.columns) - self.dropped < 1:
+            raise sql_error(Errno.CANT_REMOVE_ALL_FIELDS)
+        self._check_droppable(column)
+        named = _nameless_column(column["name"]["O"])
+        args: dict[str, Any] = {"column_info": named}
+        if spec.if_exists:
+            args["ignore_existence_err"] = True
+        return Clause(ActionType.DROP_COLUMN, args, SchemaState.PUBLIC, columns=(spec.name.lower(),))
+
+    def _check_droppable(self, column: Document) -> None:
+        name = column["name"]["O"]
+        for other in self.columns:
+            if column["name"]["L"] in (other["dependences"] or ()):
+                raise sql_error(Errno.DEPENDENT_BY_GENERATED_COLUMN, name)
+        covering = [
+            i for i in self.document["index_info"] or () if any(p["offset"] == column["offset"] for p in i["idx_cols"])
+        ]
+        is_handle = self.document["pk_is_handle"] and column["type"]["Flag"] & ColumnFlag.PRI_KEY
+        if is_handle or any(i["is_primary"] or len(i["idx_cols"]) > 1 for i in covering):
+            message = f"drop column '{name}' with composite index covered or Primary Key covered now"
+            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
+
+    # Changes of columns
+
+    def _modify(self, spec: ModifyColumn) -> Clause | SqlError:
+        old = find_column(self.columns, spec.old_name)
+        if old is None:
+            error = sql_error(Errno.BAD_FIELD_ERROR, spec.old_name, self.table.name)
+            return _noted_or_raised(error, is_note=spec.if_exists)
+        definition = spec.column
+        is_renamed = definition.name.lower() != old["name"]["L"]
+        if is_renamed and find_column([*self.columns, *self.added], definition.name) is not None:
+            raise sql_error(Errno.DUP_FIELDNAME, definition.name)
+        new = build_column(definition, old["offset"], self.charset, self.settings)
+        self._carry_over(spec, old, new)
+        self._check_modified(spec, old, new)
+        args = {"column": new, "old_column_name": dict(old["name"]), "position": self._position(spec.position)}
+        columns = {old["name"]["L"], definition.name.lower()}
+        return Clause(ActionType.MODIFY_COLUMN, args, is_reorg=True, columns=tuple(columns))
+
+    def _carry_over(self, spec: ModifyColumn, old: Document, new: Document) -> None:
+        """What a column keeps whatever is said about it: its id, its keys, and what older rows show for it."""
+        flags = old["type"]["Flag"] & _KEY_FLAGS
+        new["type"]["Flag"] = new["type"]["Flag"] & ~_KEY_FLAGS | flags
+        if flags & ColumnFlag.PRI_KEY:
+            new["type"]["Flag"] |= int(ColumnFlag.NOT_NULL)
+            if spec.column.default is None and not new["type"]["Flag"] & ColumnFlag.AUTO_INCREMENT:
+                new["type"]["Flag"] |= NO_DEFAULT_FLAG
+        new.update(
+            id=old["id"],
+            origin_default=old["origin_default"],
+            origin_default_bit=old["origin_default_bit"],
+            version=old["version"],
+        )
+
+    def _check_modified(self, spec: ModifyColumn, old: Document, new: Document) -> None:
+        if spec.column.key is KeyKind.PRIMARY and not old["type"]["Flag"] & ColumnFlag.PRI_KEY:
+            raise _cannot_modify("can't change column constraint (PRIMARY KEY)")
+        if spec.column.key is KeyKind.UNIQUE and not old["type"]["Flag"] & ColumnFlag.UNIQUE_KEY:
+            raise _cannot_modify("can't change column constraint (UNIQUE KEY)")
+        numbered = int(ColumnFlag.AUTO_INCREMENT)
+        if old["type"]["Flag"] & numbered and not new["type"]["Flag"] & numbered:
+            raise _cannot_modify("can't remove auto_increment without @@tidb_allow_remove_auto_inc enabled")
+        if new["type"]["Flag"] & numbered and not old["type"]["Flag"] & numbered:
+            raise _cannot_modify("can't set auto_increment")
+        self._check_generated(old, new)
+        _check_charset(old, new)
+        if needs_rewrite(old["type"], new["type"]):
+            self._check_rewrite(old, new)
+
+    def _check_generated(self, old: Document, new: Document) -> None:
+        if old["generated_expr_string"] != new["generated_expr_string"] or (
+            old["generated_stored"] != new["generated_stored"]
+        ):
+            what = "Changing the definition of a generated column through ALTER TABLE"
+            raise sql_error(Errno.UNSUPPORTED_ON_GENERATED_COLUMN, what)
+        for other in self.columns:
+            if old["name"]["L"] in (other["dependences"] or ()):
+                raise sql_error(Errno.DEPENDENT_BY_GENERATED_COLUMN, old["name"]["O"])
+
+    def _check_rewrite(self, old: Document, new: Document) -> None:
+        """What cannot be cast, or is part of how rows are known."""
+        if old["type"]["Flag"] & ColumnFlag.PRI_KEY and (
+            self.document["pk_is_handle"] or self.document["is_common_handle"]
+        ):
+            raise _cannot_modify("this column has primary key flag")
+        if old["generated_expr_string"]:
+            raise _cannot_modify("type of a generated column")
+        columns = [new if c is old else c for c in self.columns]
+        for index in self.document["index_info"] or ():
+            if any(p["offset"] == old["offset"] for p in index["idx_cols"]):
+                _check_index(index, columns)
+
+    def _rename_column(self, spec: RenameColumn) -> Clause:
+        old = self._column(spec.old_name)
+        if spec.new_name.lower() != old["name"]["L"] and find_column(self.columns, spec.new_name) is not None:
+            raise sql_error(Errno.DUP_FIELDNAME, spec.new_name)
+        for other in self.columns:
+            if old["name"]["L"] in (other["dependences"] or ()):
+                raise sql_error(Errno.DEPENDENT_BY_GENERATED_COLUMN, old["name"]["O"])
+        new = copy.deepcopy(old)
+        new["name"] = ci(spec.new_name)
+        args = {"column": new, "old_column_name": dict(old["name"])}
+        columns = {old["name"]["L"], spec.new_name.lower()}
+        return Clause(ActionType.MODIFY_COLUMN, args, is_reorg=True, columns=tuple(columns))
+
+    def _set_default(self, spec: SetDefault) -> Clause:
+        column = copy.deepcopy(self._column(spec.column))
+        kind = column["type"]
+        if column["generated_expr_string"]:
+            raise sql_error(Errno.WRONG_USAGE, "DEFAULT", "generated column")
+        if spec.default is None:
+            default = Default(None)
+            kind["Flag"] |= NO_DEFAULT_FLAG
+        else:
+            default = build_default(column["name"]["O"], kind, spec.default, spec.default_is_expression, self.settings)
+            if default.value is None and kind["Flag"] & ColumnFlag.NOT_NULL:
+                raise sql_error(Errno.INVALID_DEFAULT, column["name"]["O"])
+            kind["Flag"] &= ~NO_DEFAULT_FLAG
+        column.update(default=default.value, default_bit=default.bits, default_is_expr=default.is_expression)
+        return Clause(ActionType.SET_DEFAULT_VALUE, {"column_info": column}, columns=(spec.column.lower(),))
+
+    # Indexes
+
+    def _add_key(self, spec: AddKey) -> Clause | SqlError:
+        key = spec.key
+        is_primary = key.kind is KeyKind.PRIMARY
+        name = PRIMARY if is_primary else self._key_name(spec)
+        if find_index(self.document, name.lower()) is not None or (is_primary and self.document["pk_is_handle"]):
+            error = sql_error(Errno.MULTIPLE_PRI_KEY) if is_primary else sql_error(Errno.DUP_KEYNAME, name)
+            return _noted_or_raised(error, is_note=spec.if_not_exists and not is_primary)
+        if is_primary and key.is_clustered:
+            message = "Adding clustered primary key is not supported. Please consider adding NONCLUSTERED primary key"
+            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
+        build_index(self.table.name, [*self.columns, *self.added], key, name, 0)
+        kind = ActionType.ADD_PRIMARY_KEY if is_primary else ActionType.ADD_INDEX
+        args = {"index_args": [index_args(key, name)]}
+        if spec.if_not_exists:
+            args["index_args"][0]["if_not_exist"] = True
+        return Clause(kind, args, is_reorg=True, indexes=(name.lower(),))
+
+    def _key_name(self, spec: AddKey) -> str:
+        if spec.key.name is not None:
+            check_index_name(spec.key.name)
+            return spec.key.name
+        taken = {i["idx_name"]["L"] for i in self.document["index_info"] or ()}
+        column = find_column([*self.columns, *self.added], spec.key.parts[0].column)
+        return free_index_name(column["name"]["O"] if column else spec.key.parts[0].column, taken)
+
+    def _drop_key(self, spec: DropKey) -> Clause | SqlError:
+        if spec.name.upper() == PRIMARY:
+            return self._drop_primary_key()
+        index = find_index(self.document, spec.name.lower())
+        if index is None:
+            error = sql_error(Errno.CANT_DROP_FIELD_OR_KEY, spec.name)
+            return _noted_or_raised(error, is_note=spec.if_exists)
+        self._check_key_droppable(index)
+        args: dict[str, Any] = {"index_name": ci(spec.name), "index_part_specifications": None}
+        if spec.if_exists:
+            args["if_exist"] = True
+        return Clause(ActionType.DROP_INDEX, {"index_args": [args]}, SchemaState.PUBLIC, indexes=(spec.name.lower(),))
+
+    def _check_key_droppable(self, index: Document) -> None:
+        """An AUTO_INCREMENT column needs a key that begins with it."""
+        first = self.document["cols"][index["idx_cols"][0]["offset"]]
+        if not first["type"]["Flag"] & ColumnFlag.AUTO_INCREMENT:
+            return
+        others = [i for i in self.document["index_info"] if i is not index]
+        if not self.document["pk_is_handle"] and not any(i["idx_cols"][0]["offset"] == first["offset"] for i in others):
+            raise sql_error(Errno.WRONG_AUTO_KEY)
+
+    def _drop_primary_key(self) -> Clause:
+        if self.document["pk_is_handle"] or self.document["is_common_handle"]:
+            message = "drop primary key when the table is using clustered index"
+            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
+        index = find_index(self.document, PRIMARY.lower())
+        if index is None:
+            raise sql_error(Errno.CANT_DROP_FIELD_OR_KEY, PRIMARY)
+        self._check_key_droppable(index)
+        args = {"index_name": ci(PRIMARY), "index_part_specifications": None}
+        return Clause(
+            ActionType.DROP_PRIMARY_KEY, {"index_args": [args]}, SchemaState.PUBLIC, indexes=(PRIMARY.lower(),)
+        )
+
+    def _rename_key(self, spec: RenameKey) -> Clause:
+        if find_index(self.document, spec.old_name.lower()) is None:
+            raise sql_error(Errno.KEY_DOES_NOT_EXIST, spec.old_name, self.table.name)
+        check_index_name(spec.new_name)
+        is_other = spec.new_name.lower() != spec.old_name.lower()
+        if is_other and find_index(self.document, spec.new_name.lower()) is not None:
+            raise sql_error(Errno.DUP_KEYNAME, spec.new_name)
+        names = [{"index_name": ci(n), "index_part_specifications": None} for n in (spec.old_name, spec.new_name)]
+        indexes = {spec.old_name.lower(), spec.new_name.lower()}
+        return Clause(ActionType.RENAME_INDEX, {"index_args": names}, indexes=tuple(indexes))
+
+    def _set_visibility(self, spec: SetKeyVisibility) -> Clause:
+        index = find_index(self.document, spec.name.lower())
+        if index is None:
+            raise sql_error(Errno.KEY_DOES_NOT_EXIST, spec.name, self.table.name)
+        if index["is_primary"]:
+            raise sql_error(Errno.PK_INDEX_CANT_BE_INVISIBLE)
+        args: dict[str, Any] = {"index_name": ci(spec.name)}
+        if spec.is_invisible:
+            args["invisible"] = True
+        return Clause(ActionType.ALTER_INDEX_VISIBILITY, args, indexes=(spec.name.lower(),))
+
+    # The table
+
+    def _set_charset(self, spec: SetCharset) -> Clause:
+        to = resolve_charset(spec.charset, spec.collate, self.charset)
+        if to.name != self.charset.name and _WIDER.get(self.charset.name) != to.name:
+            message = f"modify charset from {self.charset.name} to {to.name}"
+            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
+        args: dict[str, Any] = {"to_charset": to.name, "to_collate": to.collate}
+        if spec.converts:
+            for column in self.columns:
+                _check_conversion(column, to, self.document)
+            args["needs_overwrite_cols"] = True
+        return Clause(ActionType.MODIFY_TABLE_CHARSET, args)
+
+
+def _check_conversion(column: Document, to: Charset, table: Document) -> None:
+    kind = column["type"]
+    if not (is_text(kind) or kind["Elems"]) or kind["Charset"] == "binary":
+        return
+    if kind["Charset"] != to.name and _WIDER.get(kind["Charset"]) != to.name:
+        message = f"converting column '{column['name']['O']}' from charset {kind['Charset']} to {to.name}"
+        raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
+    if kind["Collate"] != to.collate and kind["Flag"] & _KEY_FLAGS:
+        message = f"converting collation of column '{column['name']['O']}' when index is defined on it."
+        raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
+
+
+def _check_charset(old: Document, new: Document) -> None:
+    before, after = old["type"], new["type"]
+    if not (is_text(before) or before["Elems"]) or not (is_text(after) or after["Elems"]):
+        return
+    if before["Charset"] != after["Charset"] and _WIDER.get(before["Charset"]) != after["Charset"]:
+        message = f"charset from {before['Charset']} to {after['Charset']}"
+        raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"modify {message}")
+    if before["Collate"] != after["Collate"] and before["Flag"] & _KEY_FLAGS:
+        message = (
+            f"modifying collation of column '{old['name']['O']}' from '{before['Collate']}' to '{after['Collate']}'"
+        )
+        raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"{message} when index is defined on it.")
+
+
+def _check_index(index: Document, columns: list[Document]) -> None:
+    """Whether an index can be over the new column: a BLOB needs a length, JSON has no order."""
+    offsets = {c["offset"]: c for c in columns}
+    parts = tuple(
+        KeyPart(offsets[p["offset"]]["name"]["O"], None if p["length"] < 0 else p["length"])
+        for p in index["idx_cols"]
+        if p["offset"] in offsets
+    )
+    build_index("", columns, KeyDef(KeyKind.INDEX, None, parts), "", 0)
+
+
+def _cannot_modify(why: str) -> SqlError:
+    return sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"modify column: {why}")
+
+
+def _nameless_column(name: str) -> Document:
+    """A column of which a job keeps the name only."""
+    return {
+        "id": 0,
+        "name": ci(name),
+        "offset": 0,
+        "origin_default": None,
+        "origin_default_bit": None,
+        "default": None,
+        "default_bit": None,
+        "default_is_expr": False,
+        "generated_expr_string": "",
+        "generated_stored": False,
+        "dependences": None,
+        "type": {
+            "Tp": 0,
+            "Flag": 0,
+            "Flen": 0,
+            "Decimal": 0,
+            "Charset": "",
+            "Collate": "",
+            "Elems": None,
+            "ElemsIsBinaryLit": None,
+            "Array": False,
+        },
+        "state": 0,
+        "comment": "",
+        "hidden": False,
+        "change_state_info": None,
+        "version": 0,
+    }
+
+
+def _noted_or_raised(error: SqlError, *, is_note: bool) -> SqlError:
+    if not is_note:
+        raise error
+    return error
