@@ -153,7 +153,7 @@ class Planner:
                 rows = iter(_sorted([(row, row) for row in rows], keys))
             return islice(rows, first, None if count is None else first + count)
 
-        columns = tuple(_wire_column(name, kind) for name, kind in zip(names, types, strict=True))
+        columns = tuple(wire_column(name, kind) for name, kind in zip(names, types, strict=True))
         return Plan(names, tuple(types), columns, stream, any(part.is_correlated for part in parts))
 
     # Sources
@@ -498,7 +498,7 @@ class _SelectPlanner:
                     alias=column.table,
                     name=_name(item),
                 )
-        return _wire_column(_name(item), computed.type)
+        return wire_column(_name(item), computed.type)
 
 
 def _is_count_all(tree: Call) -> bool:
@@ -515,7 +515,7 @@ def _name(item: Item) -> str:
     return item.text
 
 
-def _wire_column(name: str, kind: Type) -> Column:
+def wire_column(name: str, kind: Type) -> Column:
     code = WIRE_TYPES[kind.kind]
     is_text = kind.kind in (Kind.TEXT, Kind.ENUM, Kind.SET)
     decimals = None

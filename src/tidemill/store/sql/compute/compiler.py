@@ -446,16 +446,20 @@ class Compiler:
 
 
 def _pattern(shape: str, tree: Like, is_folding: bool) -> re.Pattern[str]:
-    flags = re.DOTALL | (re.IGNORECASE if is_folding else 0)
-    if tree.is_regular:
-        try:
-            return re.compile(shape, re.IGNORECASE if is_folding else 0)
-        except re.error as error:
-            raise sql_error(Errno.UNKNOWN_ERROR, f"Got error '{error}' from regexp") from error
+    if not tree.is_regular:
+        return like_pattern(shape, tree.escape, is_folding=is_folding)
+    try:
+        return re.compile(shape, re.IGNORECASE if is_folding else 0)
+    except re.error as error:
+        raise sql_error(Errno.UNKNOWN_ERROR, f"Got error '{error}' from regexp") from error
+
+
+def like_pattern(shape: str, escape: str, *, is_folding: bool) -> re.Pattern[str]:
+    """What matches a pattern of LIKE."""
     out, at = [], 0
     while at < len(shape):
         character = shape[at]
-        if character == tree.escape and at + 1 < len(shape):
+        if character == escape and at + 1 < len(shape):
             at += 1
             out.append(re.escape(shape[at]))
         elif character == "%":
@@ -465,4 +469,4 @@ def _pattern(shape: str, tree: Like, is_folding: bool) -> re.Pattern[str]:
         else:
             out.append(re.escape(character))
         at += 1
-    return re.compile("".join(out), flags)
+    return re.compile("".join(out), re.DOTALL | (re.IGNORECASE if is_folding else 0))

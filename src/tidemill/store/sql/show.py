@@ -1,0 +1,530 @@
+"""What there is: SHOW, DESCRIBE and INFORMATION_SCHEMA, as clients expect to find them.
+
+catalog ──► rows of texts and numbers ──► as the answer to SHOW, or as a table that queries read
+"""
+
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from tidemill.store.sql.compute.kinds import INT, TEXT, Type
+from tidemill.store.sql.compute.scope import ScopeColumn
+from tidemill.store.sql.query import Listed
+from tidemill.store.sql.tables import CatalogTable
+from tidemill.store.sql.types import is_blob, is_text, type_text
+from tidemill.store.sql.wire.columns import COLLATIONS
+
+INFORMATION_SCHEMA: Final = "information_schema"
+_NOT_NULL, _PRIMARY, _UNIQUE, _MULTIPLE, _AUTO, _ON_UPDATE = 1, 2, 4, 8, 512, 8192
+_PUBLIC: Final = 5
+_TIMES: Final = frozenset({7, 12})
+_CHARSETS: Final = (
+    ("ascii", "US ASCII", "ascii_bin", 1),
+    ("binary", "binary", "binary", 1),
+    ("gbk", "Chinese Internal Code Specification", "gbk_chinese_ci", 2),
+    ("latin1", "Latin1", "latin1_bin", 1),
+    ("utf8", "UTF-8 Unicode", "utf8_bin", 3),
+    ("utf8mb4", "UTF-8 Unicode", "utf8mb4_bin", 4),
+)
+
+Rows = list[tuple[Any, ...]]
+Answer = tuple[tuple[tuple[str, Type], ...], Rows]
+
+
+class Databases(Protocol):
+    """The catalog as far as it is shown."""
+
+    def names(self) -> list[str]: ...
+
+    def document(self, schema: str) -> Mapping[str, Any]: ...
+
+    def tables(self, schema: str) -> Iterable[CatalogTable]: ...
+
+
+def columns(*names: str) -> tuple[tuple[str, Type], ...]:
+    """Texts, or numbers where the name ends in ``#``."""
+    return tuple((name.rstrip("#"), INT if name.endswith("#") else TEXT) for name in names)
+
+
+# Tables and columns
+
+
+def show_columns(table: CatalogTable, *, is_full: bool) -> Answer:
+    rows: Rows = []
+    for document in _public(table):
+        kind = document["type"]
+        row: tuple[Any, ...] = (
+            document["name"]["O"],
+            type_text(kind),
+            "NO" if kind["Flag"] & _NOT_NULL else "YES",
+            _key(kind["Flag"]),
+            _shown_default(document),
+            _extra(document),
+        )
+        if is_full:
+            collation = kind["Collate"] if _has_charset(kind) else None
+            row = (*row[:2], collation, *row[2:], "select,insert,update,references", document["comment"])
+        rows.append(row)
+    if is_full:
+        names = ("Field", "Type", "Collation", "Null", "Key", "Default", "Extra", "Privileges", "Comment")
+    else:
+        names = ("Field", "Type", "Null", "Key", "Default", "Extra")  # type: ignore[assignment]  # fewer of them
+    return columns(*names), rows
+
+
+def _public(table: CatalogTable) -> Iterator[Mapping[str, Any]]:
+    return (c for c in table.document["cols"] if c["state"] == _PUBLIC and not c["hidden"])
+
+
+def _has_charset(kind: Mapping[str, Any]) -> bool:
+    return (is_text(dict(kind)) or kind["Tp"] in (247, 248)) and kind["Charset"] != "binary"
+
+
+def _key(flag: int) -> str:
+    if flag & _PRIMARY:
+        return "PRI"
+    if flag & _UNIQUE:
+        return "UNI"
+    return "MUL" if flag & _MULTIPLE else ""
+
+
+def _shown_default(document: Mapping[str, Any]) -> str | None:
+    default = document["default"]
+    kind = document["type"]
+    if document.get("default_bit") is not None and kind["Tp"] == 16:
+        return _bits_text(document)
+    if default is None:
+        return None
+    if kind["Tp"] in _TIMES and str(default).upper() == "CURRENT_TIMESTAMP" and kind["Decimal"] > 0:
+        return f"CURRENT_TIMESTAMP({kind['Decimal']})"
+    return str(default)
+
+
+def _bits_text(document: Mapping[str, Any]) -> str:
+    raw = document["default_bit"]
+    data = b64decode(raw) if isinstance(raw, str) else bytes(raw)
+    return f"b'{int.from_bytes(data, 'big'):b}'"
+
+
+def _extra(document: Mapping[str, Any]) -> str:
+    flag, parts = document["type"]["Flag"], []
+    if flag & _AUTO:
+        parts.append("auto_increment")
+    elif document["generated_expr_string"]:
+        parts.append("STORED GENERATED" if document["generated_stored"] else "VIRTUAL GENERATED")
+    elif document.get("default_is_expr"):
+        parts.append("DEFAULT_GENERATED")
+    if flag & _ON_UPDATE:
+        decimal = document["type"]["Decimal"]
+        digits = f"({decimal})" if decimal > 0 else ""
+        prefix = "DEFAULT_GENERATED " if str(document["default"] or "").upper().startswith("CURRENT") else ""
+        parts.append(f"{prefix}on update CURRENT_TIMESTAMP{digits}")
+    elif str(document["default"] or "").upper() == "CURRENT_TIMESTAMP" and document["type"]["Tp"] in _TIMES:
+        parts.append("DEFAULT_GENERATED")
+    return " ".join(dict.fromkeys(parts))
+
+
+def show_index(table: CatalogTable) -> Answer:
+    names = columns(
+        "Table",
+        "Non_unique#",
+        "Key_name",
+        "Seq_in_index#",
+        "Column_name",
+        "Collation",
+        "Cardinality#",
+        "Sub_part#",
+        "Packed",
+        "Null",
+        "Index_type",
+        "Comment",
+        "Index_comment",
+        "Visible",
+        "Expression",
+        "Clustered",
+    )
+    rows: Rows = []
+    for index in _indexes(table):
+        for place, part in enumerate(index["idx_cols"], 1):
+            column = table.document["cols"][part["offset"]]
+            rows.append(
+                (
+                    table.document["name"]["O"],
+                    int(not index["is_unique"]),
+                    index["idx_name"]["O"],
+                    place,
+                    part["name"]["O"],
+                    "A",
+                    0,
+                    None if part["length"] < 0 else part["length"],
+                    None,
+                    "" if column["type"]["Flag"] & _NOT_NULL else "YES",
+                    "BTREE",
+                    "",
+                    index["comment"],
+                    "NO" if index["is_invisible"] else "YES",
+                    None,
+                    "YES" if index.get("is_clustered") else "NO",
+                )
+            )
+    return names, rows
+
+
+def _indexes(table: CatalogTable) -> list[dict[str, Any]]:
+    """All public ones; the primary key of integers, which is no index, with them."""
+    document = table.document
+    found: list[dict[str, Any]] = []
+    if document["pk_is_handle"]:
+        for column in document["cols"]:
+            if column["type"]["Flag"] & _PRIMARY:
+                part = {"name": column["name"], "offset": column["offset"], "length": -1}
+                found.append(
+                    {
+                        "idx_name": {"O": "PRIMARY"},
+                        "idx_cols": [part],
+                        "is_unique": True,
+                        "is_primary": True,
+                        "is_invisible": False,
+                        "comment": "",
+                        "is_clustered": True,
+                    }
+                )
+    public = (index for index in document["index_info"] or () if index["state"] == _PUBLIC)
+    found += [{**index, "is_clustered": index["is_primary"] and document["is_common_handle"]} for index in public]
+    return found
+
+
+# SHOW CREATE
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "''").replace("\n", "\\n").replace("\r", "\\r")
+    return "'" + escaped.replace("\0", "\\0") + "'"
+
+
+def create_table(table: CatalogTable) -> str:
+    """The statement that makes the table, as TiDB prints it."""
+    document = table.document
+    lines = [_column_line(document, column) for column in _public(table)]
+    lines += [_index_line(document, index) for index in _indexes(table)]
+    body = ",\n".join(f"  {line}" for line in lines)
+    tail = f") ENGINE=InnoDB DEFAULT CHARSET={document['charset']} COLLATE={document['collate']}"
+    if document.get("auto_inc_id", 0) > 1:
+        tail += f" AUTO_INCREMENT={document['auto_inc_id']}"
+    if document.get("auto_id_cache"):
+        tail += f" /*T![auto_id_cache] AUTO_ID_CACHE={document['auto_id_cache']} */"
+    if document["comment"]:
+        tail += f" COMMENT={_literal(document['comment'])}"
+    return f"CREATE TABLE {quoted(document['name']['O'])} (\n{body}\n{tail}"
+
+
+def _column_line(table: Mapping[str, Any], column: Mapping[str, Any]) -> str:
+    kind = column["type"]
+    flag = kind["Flag"]
+    parts = [quoted(column["name"]["O"]), type_text(kind)]
+    if _has_charset(kind):
+        if kind["Charset"] != table["charset"]:
+            parts.append(f"CHARACTER SET {kind['Charset']} COLLATE {kind['Collate']}")
+        elif kind["Collate"] != table["collate"]:
+            parts.append(f"COLLATE {kind['Collate']}")
+    if column["generated_expr_string"]:
+        how = "STORED" if column["generated_stored"] else "VIRTUAL"
+        parts.append(f"GENERATED ALWAYS AS ({column['generated_expr_string']}) {how}")
+    if flag & _NOT_NULL:
+        parts.append("NOT NULL")
+    elif kind["Tp"] == 7:
+        parts.append("NULL")
+    parts += _default_part(column)
+    if flag & _AUTO:
+        parts.append("AUTO_INCREMENT")
+    if flag & _ON_UPDATE:
+        decimal = kind["Decimal"]
+        parts.append("ON UPDATE CURRENT_TIMESTAMP" + (f"({decimal})" if decimal > 0 else ""))
+    if column["comment"]:
+        parts.append(f"COMMENT {_literal(column['comment'])}")
+    return " ".join(parts)
+
+
+def _default_part(column: Mapping[str, Any]) -> list[str]:
+    kind = column["type"]
+    flag = kind["Flag"]
+    if flag & _AUTO or column["generated_expr_string"]:
+        return []
+    shown = _shown_default(column)
+    if shown is None:
+        is_silent = flag & _NOT_NULL or (is_blob(dict(kind)) or kind["Tp"] in (245, 225))
+        return [] if is_silent else ["DEFAULT NULL"]
+    if column.get("default_is_expr"):
+        return [f"DEFAULT ({shown})" if not shown.upper().startswith("CURRENT") else f"DEFAULT {shown}"]
+    if shown.upper().startswith("CURRENT_TIMESTAMP") and kind["Tp"] in (*_TIMES, 10):
+        return [f"DEFAULT {shown}"]
+    if kind["Tp"] == 16:
+        return [f"DEFAULT {shown}"]
+    return [f"DEFAULT {_literal(shown)}"]
+
+
+def _index_line(table: Mapping[str, Any], index: Mapping[str, Any]) -> str:
+    parts = []
+    for part in index["idx_cols"]:
+        length = f"({part['length']})" if part["length"] >= 0 else ""
+        parts.append(f"{quoted(part['name']['O'])}{length}")
+    names = ",".join(parts)
+    if index["is_primary"]:
+        how = "CLUSTERED" if index["is_clustered"] else "NONCLUSTERED"
+        line = f"PRIMARY KEY ({names}) /*T![clustered_index] {how} */"
+    else:
+        word = "UNIQUE KEY" if index["is_unique"] else "KEY"
+        line = f"{word} {quoted(index['idx_name']['O'])} ({names})"
+    if index["is_invisible"]:
+        line += " /*!80000 INVISIBLE */"
+    if index["comment"]:
+        line += f" COMMENT {_literal(index['comment'])}"
+    return line
+
+
+def create_database(document: Mapping[str, Any]) -> str:
+    name, charset, collate = document["db_name"]["O"], document["charset"], document["collate"]
+    tail = f" COLLATE {collate}" if collate != f"{charset}_bin" else ""
+    return f"CREATE DATABASE {quoted(name)} /*!40100 DEFAULT CHARACTER SET {charset}{tail} */"
+
+
+# Lists that never change
+
+
+def character_sets() -> Answer:
+    return columns("Charset", "Description", "Default collation", "Maxlen#"), list(_CHARSETS)
+
+
+def collations() -> Answer:
+    known = ("ascii_bin", "binary", "latin1_bin", "utf8_bin", "utf8_general_ci", "utf8mb4_bin", "utf8mb4_general_ci")
+    rows: Rows = []
+    for name in (*known, "utf8mb4_0900_bin"):
+        charset = name.partition("_")[0]
+        is_default = "Yes" if any(row[2] == name for row in _CHARSETS) else ""
+        padding = "NO PAD" if name in ("binary", "utf8mb4_0900_bin") else "PAD SPACE"
+        rows.append((name, charset, COLLATIONS[name], is_default, "Yes", 1, padding))
+    return columns("Collation", "Charset", "Id#", "Default", "Compiled", "Sortlen#", "Pad_attribute"), rows
+
+
+def engines() -> Answer:
+    comment = "Supports transactions, row-level locking, and foreign keys"
+    return (
+        columns("Engine", "Support", "Comment", "Transactions", "XA", "Savepoints"),
+        [("InnoDB", "DEFAULT", comment, "YES", "YES", "YES")],
+    )
+
+
+def table_status(catalog: Databases, schema: str) -> Answer:
+    names = columns(
+        "Name",
+        "Engine",
+        "Version#",
+        "Row_format",
+        "Rows#",
+        "Avg_row_length#",
+        "Data_length#",
+        "Max_data_length#",
+        "Index_length#",
+        "Data_free#",
+        "Auto_increment#",
+        "Create_time",
+        "Update_time",
+        "Check_time",
+        "Collation",
+        "Checksum",
+        "Create_options",
+        "Comment",
+    )
+    rows: Rows = []
+    for table in catalog.tables(schema):
+        document = table.document
+        head = (document["name"]["O"], "InnoDB", 10, "Compact", 0, 0, 0, 0, 0, 0, None, None, None, None)
+        rows.append((*head, document["collate"], None, "", document["comment"]))
+    return names, rows
+
+
+# INFORMATION_SCHEMA
+
+
+def listed(catalog: Databases, name: str) -> Listed | None:
+    """A table of INFORMATION_SCHEMA; None if it has none of this name."""
+    found = _LISTED.get(name.upper())
+    if found is None:
+        return None
+    names, make = found
+    schema = INFORMATION_SCHEMA.upper()
+    scope = tuple(ScopeColumn(n, kind, name.upper(), schema, name.upper()) for n, kind in columns(*names))
+    return Listed(scope, lambda: make(catalog))
+
+
+def listed_names() -> list[str]:
+    return sorted(_LISTED)
+
+
+def _schemata(catalog: Databases) -> Iterator[Sequence[Any]]:
+    yield ("def", "INFORMATION_SCHEMA", "utf8mb4", "utf8mb4_bin", None, None)
+    for name in catalog.names():
+        document = catalog.document(name)
+        yield ("def", document["db_name"]["O"], document["charset"], document["collate"], None, None)
+
+
+def _each_table(catalog: Databases) -> Iterator[tuple[str, CatalogTable]]:
+    for name in catalog.names():
+        shown = str(catalog.document(name)["db_name"]["O"])
+        for table in catalog.tables(name):
+            yield shown, table
+
+
+def _tables(catalog: Databases) -> Iterator[Sequence[Any]]:
+    for name in listed_names():
+        yield ("def", "INFORMATION_SCHEMA", name, "SYSTEM VIEW", None, 10, None, 0, "utf8mb4_bin", "", None, None)
+    for schema, table in _each_table(catalog):
+        d = table.document
+        kind = "VIEW" if d.get("view") else "SEQUENCE" if d.get("sequence") else "BASE TABLE"
+        partitioned = "partitioned" if d.get("partition") else ""
+        clustered = "CLUSTERED" if d["pk_is_handle"] or d["is_common_handle"] else "NONCLUSTERED"
+        name = d["name"]["O"]
+        yield (
+            "def", schema, name, kind, "InnoDB", 10, "Compact", 0, d["collate"], partitioned, d["comment"], d["id"],
+            clustered,
+        )  # fmt: skip
+
+
+def _columns(catalog: Databases) -> Iterator[Sequence[Any]]:
+    for schema, table in _each_table(catalog):
+        for place, column in enumerate(_public(table), 1):
+            yield _column_row(schema, table, column, place)
+
+
+_DATA_TYPES: Final = {
+    1: "tinyint", 2: "smallint", 9: "mediumint", 3: "int", 8: "bigint", 4: "float", 5: "double", 246: "decimal",
+    7: "timestamp", 12: "datetime", 10: "date", 11: "time", 13: "year", 16: "bit", 245: "json", 247: "enum", 248: "set",
+    225: "vector",
+}  # fmt: skip
+
+
+def _column_row(schema: str, table: CatalogTable, column: Mapping[str, Any], place: int) -> Sequence[Any]:
+    kind = column["type"]
+    text = type_text(kind)
+    data_type = _DATA_TYPES.get(kind["Tp"]) or text.partition("(")[0]
+    has_text = _has_charset(kind)
+    is_string = is_text(dict(kind)) or kind["Tp"] in (247, 248)
+    length = kind["Flen"] if is_string else None
+    is_number = data_type in ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit")
+    precisions = {"tinyint": 3, "smallint": 5, "mediumint": 7, "int": 10, "bigint": 19, "float": 12, "double": 22}
+    precision = (kind["Flen"] if data_type in ("decimal", "bit") else precisions[data_type]) if is_number else None
+    if data_type == "bigint" and kind["Flag"] & 32:
+        precision = 20
+    scale = kind["Decimal"] if data_type == "decimal" else 0 if is_number and data_type in precisions else None
+    if data_type in ("float", "double"):
+        scale = None if kind["Decimal"] < 0 else kind["Decimal"]
+    digits = max(kind["Decimal"], 0) if kind["Tp"] in (7, 11, 12) else None
+    return (
+        "def", schema, table.document["name"]["O"], column["name"]["O"], place, _shown_default(column),
+        "NO" if kind["Flag"] & _NOT_NULL else "YES", data_type, length, length, precision, scale, digits,
+        kind["Charset"] if has_text else None, kind["Collate"] if has_text else None, text, _key(kind["Flag"]),
+        _extra(column), "select,insert,update,references", column["comment"], column["generated_expr_string"],
+    )  # fmt: skip
+
+
+def _statistics(catalog: Databases) -> Iterator[Sequence[Any]]:
+    for schema, table in _each_table(catalog):
+        for row in show_index(table)[1]:
+            yield (
+                "def", schema, row[0], str(row[1]), schema, row[2], row[3], row[4], row[5], row[6], row[7], row[8],
+                row[9], row[10], row[11], row[12], row[13], row[14],
+            )  # fmt: skip
+
+
+def _key_column_usage(catalog: Databases) -> Iterator[Sequence[Any]]:
+    for schema, table in _each_table(catalog):
+        for index in _indexes(table):
+            if not index["is_unique"]:
+                continue
+            for place, part in enumerate(index["idx_cols"], 1):
+                name = table.document["name"]["O"]
+                yield (
+                    "def", schema, index["idx_name"]["O"], "def", schema, name, part["name"]["O"], place, None, None,
+                    None, None,
+                )  # fmt: skip
+
+
+def _table_constraints(catalog: Databases) -> Iterator[Sequence[Any]]:
+    for schema, table in _each_table(catalog):
+        for index in _indexes(table):
+            if index["is_unique"]:
+                kind = "PRIMARY KEY" if index["is_primary"] else "UNIQUE"
+                yield ("def", schema, index["idx_name"]["O"], schema, table.document["name"]["O"], kind)
+
+
+def _nothing(catalog: Databases) -> Iterator[Sequence[Any]]:
+    return iter(())
+
+
+def _of_answer(answer: Callable[[], Answer]) -> Callable[[Databases], Iterable[Sequence[Any]]]:
+    return lambda catalog: answer()[1]
+
+
+_LISTED: Final[dict[str, tuple[tuple[str, ...], Callable[[Databases], Iterable[Sequence[Any]]]]]] = {
+    "SCHEMATA": (
+        ("CATALOG_NAME", "SCHEMA_NAME", "DEFAULT_CHARACTER_SET_NAME", "DEFAULT_COLLATION_NAME", "SQL_PATH",
+         "TIDB_PLACEMENT_POLICY_NAME"),
+        _schemata,
+    ),
+    "TABLES": (
+        ("TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME", "TABLE_TYPE", "ENGINE", "VERSION#", "ROW_FORMAT", "TABLE_ROWS#",
+         "TABLE_COLLATION", "CREATE_OPTIONS", "TABLE_COMMENT", "TIDB_TABLE_ID#", "TIDB_PK_TYPE"),
+        lambda catalog: ((*row, None) if len(row) == 12 else row for row in _tables(catalog)),
+    ),
+    "COLUMNS": (
+        ("TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME", "COLUMN_NAME", "ORDINAL_POSITION#", "COLUMN_DEFAULT",
+         "IS_NULLABLE", "DATA_TYPE", "CHARACTER_MAXIMUM_LENGTH#", "CHARACTER_OCTET_LENGTH#", "NUMERIC_PRECISION#",
+         "NUMERIC_SCALE#", "DATETIME_PRECISION#", "CHARACTER_SET_NAME", "COLLATION_NAME", "COLUMN_TYPE", "COLUMN_KEY",
+         "EXTRA", "PRIVILEGES", "COLUMN_COMMENT", "GENERATION_EXPRESSION"),
+        _columns,
+    ),
+    "STATISTICS": (
+        ("TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME", "NON_UNIQUE", "INDEX_SCHEMA", "INDEX_NAME", "SEQ_IN_INDEX#",
+         "COLUMN_NAME", "COLLATION", "CARDINALITY#", "SUB_PART#", "PACKED", "NULLABLE", "INDEX_TYPE", "COMMENT",
+         "INDEX_COMMENT", "IS_VISIBLE", "EXPRESSION"),
+        _statistics,
+    ),
+    "KEY_COLUMN_USAGE": (
+        ("CONSTRAINT_CATALOG", "CONSTRAINT_SCHEMA", "CONSTRAINT_NAME", "TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME",
+         "COLUMN_NAME", "ORDINAL_POSITION#", "POSITION_IN_UNIQUE_CONSTRAINT#", "REFERENCED_TABLE_SCHEMA",
+         "REFERENCED_TABLE_NAME", "REFERENCED_COLUMN_NAME"),
+        _key_column_usage,
+    ),
+    "TABLE_CONSTRAINTS": (
+        ("CONSTRAINT_CATALOG", "CONSTRAINT_SCHEMA", "CONSTRAINT_NAME", "TABLE_SCHEMA", "TABLE_NAME",
+         "CONSTRAINT_TYPE"),
+        _table_constraints,
+    ),
+    "REFERENTIAL_CONSTRAINTS": (
+        ("CONSTRAINT_CATALOG", "CONSTRAINT_SCHEMA", "CONSTRAINT_NAME", "UNIQUE_CONSTRAINT_CATALOG",
+         "UNIQUE_CONSTRAINT_SCHEMA", "UNIQUE_CONSTRAINT_NAME", "MATCH_OPTION", "UPDATE_RULE", "DELETE_RULE",
+         "TABLE_NAME", "REFERENCED_TABLE_NAME"),
+        _nothing,
+    ),
+    "VIEWS": (
+        ("TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME", "VIEW_DEFINITION", "CHECK_OPTION", "IS_UPDATABLE", "DEFINER",
+         "SECURITY_TYPE", "CHARACTER_SET_CLIENT", "COLLATION_CONNECTION"),
+        _nothing,
+    ),
+    "ROUTINES": (("ROUTINE_SCHEMA", "ROUTINE_NAME", "ROUTINE_TYPE"), _nothing),
+    "TRIGGERS": (("TRIGGER_SCHEMA", "TRIGGER_NAME", "EVENT_OBJECT_TABLE"), _nothing),
+    "EVENTS": (("EVENT_SCHEMA", "EVENT_NAME"), _nothing),
+    "PARTITIONS": (("TABLE_SCHEMA", "TABLE_NAME", "PARTITION_NAME"), _nothing),
+    "CHARACTER_SETS": (
+        ("CHARACTER_SET_NAME", "DESCRIPTION", "DEFAULT_COLLATE_NAME", "MAXLEN#"), _of_answer(character_sets)
+    ),
+    "COLLATIONS": (
+        ("COLLATION_NAME", "CHARACTER_SET_NAME", "ID#", "IS_DEFAULT", "IS_COMPILED", "SORTLEN#", "PAD_ATTRIBUTE"),
+        _of_answer(collations),
+    ),
+    "ENGINES": (("ENGINE", "SUPPORT", "COMMENT", "TRANSACTIONS", "XA", "SAVEPOINTS"), _of_answer(engines)),
+}  # fmt: skip
