@@ -109,7 +109,10 @@ def _sum(tree: Call, argument: Computed, context: Context) -> Aggregate:
 
     def add(state: list[Any], value: Any) -> None:
         number = convert.number(value, kind, settings)
-        state[1] = number if state[2] == 0 else state[1] + number
+        if isinstance(number, Decimal):
+            state[1] = convert.MATH.add(Decimal(state[1]), number)
+        else:
+            state[1] += number
         state[2] += 1
 
     if tree.name == "SUM":

@@ -190,8 +190,8 @@ class Assigner:
     def _fixed(self, value: float, scale: int, row: int) -> float:
         """Of a DOUBLE(M, D): D digits behind the point, at most M in all."""
         power = 10.0**scale
-        whole = math.floor(value)
-        found = whole + _half_even((value - whole) * power) / power
+        shifted = value * power
+        found = _half_even(shifted) / power if math.isfinite(shifted) else value
         most = 10.0 ** (self.column.flen - scale) - 10.0**-scale
         if abs(found) > most:
             self._out_of_range(row)
@@ -203,22 +203,23 @@ class Assigner:
         precision = column.flen if column.flen > 0 else 10
         scale = max(column.decimal, 0)
         unit = Decimal(1).scaleb(-scale)
-        most = Decimal(10) ** (precision - scale) - unit
+        most = convert.MATH.subtract(Decimal(10 ** (precision - scale)), unit)
+        too_much = Decimal(10 ** (precision - scale))
 
         def assign(value: Any, row: int) -> Decimal:
             number = self._number(value, kind, row)
             exact = convert.decimal_of_real(number) if isinstance(number, float) else Decimal(number)
-            if abs(exact) > most + unit:
+            if exact.copy_abs() > too_much:
                 found = exact
             else:
                 found = exact.quantize(unit, ROUND_HALF_UP, convert.MATH)
-            if abs(found) > most:
+            if found.copy_abs() > most:
                 self._out_of_range(row)
-                found = most if found > 0 else -most
+                found = most if found > 0 else most.copy_negate()
             if column.is_unsigned and found < 0:
                 self._out_of_range(row)
                 found = Decimal(0).quantize(unit)
-            return found if found else abs(found)  # there is no negative zero
+            return found if found else found.copy_abs()  # there is no negative zero
 
         return assign
 

@@ -129,10 +129,10 @@ def _unsigned(value: int) -> int:
 
 def _bounded(value: Decimal, precision: int, scale: int, settings: Settings) -> Decimal:
     found = rescaled(value, scale)
-    most = Decimal(10 ** (precision - scale)) - Decimal(1).scaleb(-scale)
-    if abs(found) > most:
+    most = convert.MATH.subtract(Decimal(10 ** (precision - scale)), Decimal(1).scaleb(-scale))
+    if found.copy_abs() > most:
         convert.warn(settings, Errno.DATA_OUT_OF_RANGE, "DECIMAL", f"({precision}, {scale})")
-        return most if found > 0 else -most
+        return most if found > 0 else most.copy_negate()
     return found
 
 
@@ -181,7 +181,7 @@ def _scalar(value: Any, kind: Type) -> JsonValue:
         case Kind.TIMESTAMP:
             return JsonTime(JsonTimeKind.TIMESTAMP, value)
         case Kind.TIME:
-            return JsonDuration(value, kind.fsp)
+            return JsonDuration(value)  # always with all six digits
         case Kind.BIT:
             return JsonOpaque(16, text_bytes(convert.shown(value, kind)))
         case Kind.BYTES | Kind.BITS:

@@ -423,9 +423,13 @@ def _number_type(argument: Computed) -> Type:
     return Type(Kind.INT, True) if kind.kind in (Kind.YEAR, Kind.BIT, Kind.BITS) else REAL
 
 
+def _size(value: Any) -> Any:
+    return value.copy_abs() if isinstance(value, Decimal) else abs(value)
+
+
 @function("ABS", least=1)
 def _abs(tree: Call, arguments: list[Computed], context: Context) -> Computed:
-    return strict(_number_type(arguments[0]), _numbers(arguments, context), abs, is_constant(arguments))
+    return strict(_number_type(arguments[0]), _numbers(arguments, context), _size, is_constant(arguments))
 
 
 @function("SIGN", least=1)

@@ -335,7 +335,7 @@ def minus(side: Computed, settings: Settings, text: Callable[[], str]) -> Comput
     compute, kind = side.compute, side.type
 
     def negate(value: Any) -> Any:
-        found = -value
+        found = value.copy_negate() if isinstance(value, Decimal) else -value
         if kind.kind is Kind.INT and not SIGNED_MIN <= found <= SIGNED_MAX:
             raise sql_error(Errno.DATA_OUT_OF_RANGE, "BIGINT", text())
         return found

@@ -1,7 +1,7 @@
 """Expressions, by precedence as MySQL has it."""
 
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 from tidemill.store.sql.syntax.tokens import Kind, Token, syntax_error, tokenize
 from tidemill.store.sql.syntax.tree import (
@@ -336,7 +336,7 @@ class ExpressionParser:
                     self.at += 1
                     operand = self.expression(_SIGN)
                     if isinstance(operand, Literal) and type(operand.value) in (int, float, Decimal):
-                        return Literal(-operand.value)  # type: ignore[operator]  # a number
+                        return Literal(_negated(operand.value))
                     return Unary("-", operand)
                 case "+":
                     self.at += 1
@@ -717,6 +717,11 @@ class ExpressionParser:
                 what, text = Literal(" "), first
         self.expect_operator(")")
         return Call("TRIM_BOTH" if name == "TRIM" else name, (text, what))
+
+
+def _negated(number: Any) -> Any:
+    """Without rounding, which the minus of a Decimal does."""
+    return number.copy_negate() if isinstance(number, Decimal) else -number
 
 
 def fold_interval(left: Expression, operator: str, right: Expression) -> Expression:
