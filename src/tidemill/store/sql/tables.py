@@ -260,7 +260,7 @@ class TableUse:
         codec = self.access.codec
         record = codec.record(handle, row)
         if self.access.is_clustered and transaction.get(record.key) is not None:
-            raise DuplicateError(None, handle, self._duplicate(None, row))
+            raise DuplicateError(None, handle, self.duplicate(None, row))
         entries = codec.index_entries(handle, row)
         for index, entry in zip(codec.indexes, entries, strict=True):
             if entry.is_distinct:
@@ -279,7 +279,7 @@ class TableUse:
         if holder is None:
             raise CorruptDataError(f"the entry of unique index {index.name!r} of {self.info.full_name} has no handle")
         if holder != handle:
-            raise DuplicateError(index, holder, self._duplicate(index, row))
+            raise DuplicateError(index, holder, self.duplicate(index, row))
 
     def remove(self, transaction: Transaction, row: StoredRow) -> None:
         for entry in self.access.stored_codec.index_entries(row.handle, row.datums):
@@ -324,7 +324,7 @@ class TableUse:
 
     # Keys
 
-    def _duplicate(self, index: IndexInfo | None, row: Sequence[Datum]) -> SqlError:
+    def duplicate(self, index: IndexInfo | None, row: Sequence[Datum]) -> SqlError:
         """1062 in TiDB's words: the values of the key, joined."""
         written = self.access.written
         if index is None:

@@ -43,6 +43,7 @@ from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
 from tidemill.upstream.documents import SchemaState
 
 _KEY_FLAGS = int(ColumnFlag.PRI_KEY | ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KEY)
+_NULL_TO_NOT_NULL = 6
 _WIDER = {"utf8": "utf8mb4", "ascii": "utf8mb4", "latin1": "utf8mb4"}
 
 
@@ -232,7 +233,10 @@ class _Builder:
         new = build_column(definition, old["offset"], self.charset, self.settings)
         self._carry_over(spec, old, new)
         self._check_modified(spec, old, new)
-        args = {"column": new, "old_column_name": dict(old["name"]), "position": self._position(spec.position)}
+        position = self._position(spec.position)
+        args: dict[str, Any] = {"column": new, "old_column_name": dict(old["name"]), "position": position}
+        if new["type"]["Flag"] & ColumnFlag.NOT_NULL and not old["type"]["Flag"] & ColumnFlag.NOT_NULL:
+            args["modify_column_type"] = _NULL_TO_NOT_NULL
         columns = {old["name"]["L"], definition.name.lower()}
         return Clause(ActionType.MODIFY_COLUMN, args, is_reorg=True, columns=tuple(columns))
 

@@ -9,6 +9,7 @@ from tidemill.model.ddl import ActionType
 from tidemill.model.table import ColumnFlag
 from tidemill.store.sql.ddl.columns import PRIMARY, build_index, ci, flag_columns, unflag_columns
 from tidemill.store.sql.ddl.jobs import (
+    STRICT_SQL_MODE,
     Change,
     CheckNotNull,
     Document,
@@ -59,6 +60,7 @@ def index_args(key: KeyDef, name: str) -> Document:
     if options is not None:
         args["index_option"] = options
     if key.kind is KeyKind.PRIMARY:
+        args["sql_mode"] = STRICT_SQL_MODE
         args["is_pk"] = True
     return args
 
@@ -75,8 +77,6 @@ def _options(key: KeyDef) -> Document | None:
         "Visibility": 2 if key.is_invisible else 0,
         "PrimaryKeyTp": 0 if key.is_clustered is None else 1 if key.is_clustered else 2,
         "Global": False,
-        "SplitOpt": None,
-        "SecondaryEngineAttr": "",
     }
 
 

@@ -177,8 +177,13 @@ def new_job(
     }
     if not involving:
         del job["involving_schema_info"]
+    if kind in (ActionType.ADD_INDEX, ActionType.ADD_PRIMARY_KEY):
+        job["priority"] = 1
+    if kind is ActionType.ADD_INDEX:
+        job.update(charset="utf8mb4", collate="utf8mb4_bin")
     if sub_jobs is not None:
-        job["reorg_meta"] = _reorg_meta(0, 0)
+        fills = any(s["type"] in REORG_KINDS for s in sub_jobs)
+        job["reorg_meta"] = _reorg_meta(4, 256) if fills else _reorg_meta(0, 0)
         job["multi_schema_info"] = {"sub_jobs": list(sub_jobs), "revertible": True, "seq": 0}
     return job
 

@@ -317,8 +317,8 @@ def _renaming(moves: list[_Move], asking: Asking) -> PlannedJob:
     ]
     job = new_job(
         ActionType.RENAME_TABLES,
-        schema_id=moves[0].new_schema[0],
-        schema_name=moves[0].new_schema[1],
+        schema_id=moves[0].old_schema[0],
+        schema_name=moves[0].old_schema[1],
         table_id=moves[0].table.id,
         args={"rename_table_infos": infos},
         query=asking.query,

@@ -1,0 +1,142 @@
+"""Rows that were there before an index or a changing column: gone through in batches, each its own transaction.
+
+Writers write the new index or column already, so a batch only has to fill in what it finds, and what
+others change in between makes the batch conflict and run again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from tidemill.model.ts import physical_ms
+from tidemill.store.sql.catalog import CatalogTable
+from tidemill.store.sql.codec import Datum, Time
+from tidemill.store.sql.codec.indexes import split_index_value
+from tidemill.store.sql.compute.kinds import Settings
+from tidemill.store.sql.compute.scope import Context
+from tidemill.store.sql.ddl.jobs import CheckNotNull, Done, Failed, FillColumn, FillIndexes, Reorg, Result
+from tidemill.store.sql.meta import Meta, dump
+from tidemill.store.sql.tables import StoredRow, TableAccess, TableUse
+from tidemill.store.sql.transaction import Transaction
+from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
+from tidemill.upstream.keys import record_range
+
+BATCH_ROWS: Final = 256
+LOSSY_DDL_SOURCE: Final = 1 << 8  # by which a change stream knows writes that only repeat a row in another type
+CONFLICTS: Final = frozenset(
+    {Errno.WRITE_CONFLICT, Errno.WRITE_CONFLICT_IN_TIDB, Errno.TXN_RETRYABLE, Errno.RESOLVE_LOCK_TIMEOUT}
+)
+
+
+class Begin(Protocol):
+    def __call__(self, *, txn_source: int = 0) -> Transaction: ...
+
+
+class _RefusedError(Exception):
+    """A row forbids the change."""
+
+    def __init__(self, failed: Failed) -> None:
+        self.failed = failed
+        super().__init__(failed.message)
+
+
+def run(reorg: Reorg, begin: Begin, check: Callable[[], None] = lambda: None) -> Result:
+    """Go through the rows; ``check`` is called between batches and may raise to end it."""
+    rows = 0
+    start: bytes | None = None
+    while True:
+        check()
+        try:
+            count, start = _batch(reorg, begin, start)
+        except _RefusedError as error:
+            return error.failed
+        except SqlError as error:
+            if error.number in CONFLICTS:
+                continue
+            raise
+        rows += count
+        if start is None:
+            return Done(rows)
+
+
+def _batch(reorg: Reorg, begin: Begin, start: bytes | None) -> tuple[int, bytes | None]:
+    """Rows from the key ``start`` on; how many, and where to go on, None at the end."""
+    transaction = begin(txn_source=LOSSY_DDL_SOURCE if isinstance(reorg, FillColumn) else 0)
+    try:
+        use = _use(reorg, transaction)
+        rows = list(_rows(use, transaction, start))
+        for row in rows:
+            _fill(reorg, use, transaction, row)
+        transaction.commit()
+    except BaseException:
+        transaction.rollback()
+        raise
+    return len(rows), rows[-1].key + b"\0" if len(rows) == BATCH_ROWS else None
+
+
+def _use(reorg: Reorg, transaction: Transaction) -> TableUse:
+    """The table as it is now: in write-reorganization until the job goes on."""
+    meta = Meta(transaction)
+    document = meta.table(reorg.schema_id, reorg.table_id)
+    database = meta.database(reorg.schema_id)
+    if document is None or database is None:
+        raise sql_error(Errno.NO_SUCH_TABLE, reorg.schema_id, reorg.table_id)
+    name = document["name"]["O"]
+    table = CatalogTable(reorg.schema_id, database["db_name"]["O"], dump(document), reorg.table_id, name)
+    milliseconds = physical_ms(transaction.start_ts)
+    return TableUse(TableAccess(table), Context(Settings(is_writing=True), _moment(milliseconds)))
+
+
+def _moment(milliseconds: int) -> Time:
+    at = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return Time(at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond)
+
+
+def _rows(use: TableUse, transaction: Transaction, start: bytes | None) -> Iterator[StoredRow]:
+    low, high = record_range(use.info.id)
+    for key, value in transaction.scan(start or low, high, BATCH_ROWS):
+        yield use.stored_row(key, value)
+
+
+def _fill(reorg: Reorg, use: TableUse, transaction: Transaction, row: StoredRow) -> None:
+    match reorg:
+        case CheckNotNull():
+            _check_not_null(reorg, use, row)
+        case FillIndexes():
+            _fill_indexes(reorg.index_ids, use, transaction, row, row.datums)
+        case FillColumn():
+            _fill_column(reorg, use, transaction, row)
+
+
+def _check_not_null(reorg: CheckNotNull, use: TableUse, row: StoredRow) -> None:
+    for column, datum in zip(use.access.stored.columns, row.datums, strict=True):
+        if column.id == reorg.column_id and datum is None:
+            error = sql_error(Errno.INVALID_USE_OF_NULL)
+            raise _RefusedError(Failed(error.number, error.message))
+
+
+def _fill_indexes(
+    index_ids: tuple[int, ...], use: TableUse, transaction: Transaction, row: StoredRow, datums: Sequence[Datum]
+) -> None:
+    codec = use.access.codec
+    written = [datums[at] for at in use.access.written_places]
+    for index, entry in zip(codec.indexes, codec.index_entries(row.handle, written), strict=True):
+        if index.index.id not in index_ids:
+            continue
+        found = transaction.get(entry.key)
+        if found is not None and entry.is_distinct and split_index_value(found).handle != row.handle:
+            error = use.duplicate(index.index, written)
+            raise _RefusedError(Failed(error.number, error.message))
+        transaction.put(entry.key, entry.value)
+
+
+def _fill_column(reorg: FillColumn, use: TableUse, transaction: Transaction, row: StoredRow) -> None:
+    try:
+        datums = use.complete(use.access.public(row.datums), row)
+    except SqlError as error:
+        raise _RefusedError(Failed(error.number, error.message)) from error
+    written = [datums[at] for at in use.access.written_places]
+    record = use.access.codec.backfilled_record(row.handle, written)
+    transaction.put(record.key, record.value)
+    if reorg.index_ids:
+        _fill_indexes(reorg.index_ids, use, transaction, row, datums)
