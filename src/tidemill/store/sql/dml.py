@@ -13,7 +13,7 @@ from tidemill.model.table import ColumnFlag, ColumnInfo
 from tidemill.store.sql.autoid import AutoIds
 from tidemill.store.sql.codec import Datum
 from tidemill.store.sql.compute.compare import order_key
-from tidemill.store.sql.compute.compiler import Compiler
+from tidemill.store.sql.compute.compiler import Compiler, literal_type
 from tidemill.store.sql.compute.kinds import Computed, Kind, Type, type_of
 from tidemill.store.sql.compute.operators import truth_of
 from tidemill.store.sql.compute.scope import Context, Scope, ScopeColumn
@@ -25,6 +25,7 @@ from tidemill.store.sql.syntax.tree import (
     Expression,
     Insert,
     Limit,
+    Literal,
     Name,
     Ordering,
     Update,
@@ -151,10 +152,13 @@ class _Insertion:
                 continue
             if column.is_generated:
                 raise sql_error(Errno.BAD_GENERATED_COLUMN, column.name, self._use.info.name)
-            computed = self._compiler.compile(tree)
-            datums[column.offset] = self._assigned(
-                column, computed.compute(self._row_so_far(datums)), computed.type, number
-            )
+            if type(tree) is Literal and type(tree.value) is not bool:
+                value, kind = tree.value, literal_type(tree.value)
+            else:
+                computed = self._compiler.compile(tree)
+                kind = computed.type
+                value = computed.compute(() if computed.is_constant else self._row_so_far(datums))
+            datums[column.offset] = self._assigned(column, value, kind, number)
         return self._filled(datums, number)
 
     def _row_so_far(self, datums: dict[int, Datum]) -> list[Any]:

@@ -13,6 +13,7 @@ from tidemill.store.sql.compute.kinds import (
     INT,
     NULL,
     REAL,
+    TEXT,
     UNSIGNED,
     Computed,
     Kind,
@@ -90,7 +91,7 @@ def literal_type(value: Any) -> Type:
         return Type(Kind.DECIMAL, length=max(len(value.as_tuple().digits), scale), decimals=scale)
     if isinstance(value, bytes):
         return BYTES
-    return Type(Kind.TEXT, length=len(value))
+    return TEXT
 
 
 class Compiler:

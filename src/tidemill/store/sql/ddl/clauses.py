@@ -143,7 +143,7 @@ class _Builder:
 
     def _add_column(self, spec: AddColumn) -> Clause | SqlError:
         definition, name = spec.column, spec.column.name
-        if find_column([*self.columns, *self.added], name) is not None:
+        if find_column(self.columns, name) is not None:
             return _noted_or_raised(sql_error(Errno.DUP_FIELDNAME, name), is_note=spec.if_not_exists)
         self._check_added(spec)
         column = build_column(definition, len(self.document["cols"]), self.charset, self.settings)
@@ -186,7 +186,7 @@ class _Builder:
             case First():
                 return {"Tp": FIRST, "RelativeColumn": None}
             case After(name):
-                if find_column([*self.columns, *self.added], name) is None:
+                if find_column(self.columns, name) is None:
                     raise sql_error(Errno.BAD_FIELD_ERROR, name, self.table.name)
                 relative = {"Schema": ci(""), "Table": ci(""), "Name": ci(name)}
                 return {"Tp": AFTER, "RelativeColumn": relative}

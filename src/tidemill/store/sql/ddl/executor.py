@@ -16,8 +16,9 @@ from tidemill.store.sql.ddl.worker import Worker
 from tidemill.store.sql.node import DdlRequest
 from tidemill.store.sql.parse import parse
 from tidemill.store.sql.parse.statements import Begin, CancelJobs, Commit, Dml, Other, Query, Rollback, ShowJobs, Use
+from tidemill.store.sql.wire.columns import Column
 from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
-from tidemill.store.sql.wire.session import Affected, Column, Result, Rows
+from tidemill.store.sql.wire.session import Affected, Result, Rows
 from tidemill.upstream.documents import JobState, SchemaState
 
 _MOST_SHOWN: Final = 10
