@@ -1,0 +1,132 @@
+"""A job held at each of its states: what nodes of both versions write, how it is cancelled, who follows it."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.store.sql.plain_ddl import session_on
+from tidemill.store.sql.ddl.plan import Asking, plan
+from tidemill.store.sql.nodes import SqlNodes
+from tidemill.store.sql.parse import parse
+from tidemill.store.sql.wire.errors import SqlError
+from tidemill.store.upstream import EmbeddedUpstream
+from tidemill.upstream.documents import JobState
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with EmbeddedUpstream.start(stores=1, resolved_interval_seconds=3600) as upstream:
+        yield upstream.cluster
+
+
+class World:
+    """Two nodes, of which one can be kept a version behind, and a job that is taken step by step."""
+
+    def __init__(self, cluster, schema: str) -> None:
+        self.sql = SqlNodes(cluster, 2)
+        self.schema = schema
+        admin = session_on(self.sql.nodes[0])
+        admin.execute(f"create database {schema}")
+        admin.close()
+        self.behind, self.ahead = (session_on(node, schema) for node in self.sql.nodes)
+
+    def queue(self, statement: str) -> int:
+        cache = self.sql.nodes[1].cache
+        asking = Asking(self.schema, statement, datetime(2026, 1, 1, tzinfo=UTC))
+        (planned,) = plan(parse(statement), cache.current(), asking).jobs
+        return self.sql.worker.submit(planned)
+
+    def advance(self, job_id: int) -> bool:
+        """One step that only the second node follows."""
+        for node in self.sql.nodes:
+            node.cache.release()
+            node.cache.reload()
+        self.sql.nodes[0].cache.hold()
+        return self.sql.worker.advance(job_id)
+
+    def finish(self, job_id: int) -> None:
+        self.sql.nodes[0].cache.release()
+        self.sql.worker.run(job_id)
+
+    def job(self, job_id: int):
+        return self.sql.worker.job(job_id)
+
+    def close(self) -> None:
+        for session in (self.behind, self.ahead):
+            session.close()
+
+
+@pytest.fixture
+def world(cluster, request):
+    world = World(cluster, f"h{abs(hash(request.node.name)) % 10**9}")
+    yield world
+    world.close()
+
+
+DDL = [
+    "alter table t add column n int not null default 7",
+    "alter table t drop column c",
+    "alter table t add index iv (v)",
+    "alter table t add unique index uw (v, id)",
+    "alter table t drop index kc",
+    "alter table t modify column v varchar(20)",
+    "alter table t modify column v bigint",
+    "alter table t modify column c int not null default 3",
+    "alter table t add column n int, drop column c, add index iv (v)",
+]
+
+
+@pytest.mark.parametrize("ddl", DDL)
+@pytest.mark.parametrize("order", [("behind", "ahead"), ("ahead", "behind")])
+def test_writers_of_both_versions_leave_no_orphan_and_no_gap(world, ddl, order):
+    """At every state: insert, update, delete and a duplicate key on the node behind and on the one ahead."""
+    world.ahead.execute("create table t (id int primary key, v int, c varchar(10) default 'c', key kc (c), key kv (v))")
+    world.ahead.execute("insert into t (id, v) values (1, 10), (2, 20), (3, 30), (4, 40)")
+    job_id = world.queue(ddl)
+    next_id = 100
+    while world.job(job_id)["state"] not in (JobState.SYNCED, JobState.ROLLBACK_DONE):
+        for name in order:
+            session = getattr(world, name)
+            session.execute(f"insert into t (id, v) values ({next_id}, {next_id}), ({next_id + 1}, 5)")
+            session.execute(f"update t set v = v + 1 where id in (1, {next_id})")
+            session.execute(f"delete from t where id = {next_id + 1}")
+            with pytest.raises(SqlError, match="1062"):
+                session.execute("insert into t (id, v) values (1, 1)")
+            next_id += 2
+        if not world.advance(job_id):
+            world.finish(job_id)
+    assert world.job(job_id)["state"] == JobState.SYNCED
+    world.finish(job_id)
+    world.ahead.execute("admin check table t")
+    found = world.ahead.execute("select count(*) from t").rows
+    assert found is not None
+
+
+@pytest.mark.parametrize("ddl", [d for d in DDL if "drop" not in d])
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_a_job_can_be_cancelled_while_it_can_be_undone(world, ddl, steps):
+    world.ahead.execute("create table t (id int primary key, v int, c varchar(10) default 'c', key kc (c), key kv (v))")
+    world.ahead.execute("insert into t (id, v) values (1, 10), (2, 20)")
+    before = world.sql.nodes[1].cache.current().table(world.schema, "t").document
+    job_id = world.queue(ddl)
+    for _ in range(steps):
+        world.advance(job_id)
+    world.sql.worker.cancel(job_id)
+    world.behind.execute("update t set v = v + 1")
+    world.finish(job_id)
+    assert world.job(job_id)["state"] in (JobState.ROLLBACK_DONE, JobState.CANCELLED)
+    assert world.job(job_id)["err"]["code"] == 8214
+    world.sql.nodes[1].cache.reload()
+    after = world.sql.nodes[1].cache.current().table(world.schema, "t").document
+    assert after["cols"] == before["cols"]
+    assert after["index_info"] == before["index_info"]
+    world.ahead.execute("admin check table t")
+
+
+def test_a_node_that_stays_behind_holds_the_job_until_its_lease_is_over(world):
+    world.ahead.execute("create table t (id int primary key)")
+    job_id = world.queue("alter table t add column n int")
+    assert world.advance(job_id)
+    assert not world.sql.worker.advance(job_id)
+    world.sql.nodes[0].cache.release()
+    assert world.sql.worker.advance(job_id)
