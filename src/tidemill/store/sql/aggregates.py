@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from operator import and_, or_, xor
 from typing import Any
 
 from tidemill.store.sql.codec.datum import Json
@@ -151,11 +152,8 @@ def _extreme(tree: Call, argument: Computed) -> Aggregate:
 
 def _bits(tree: Call, argument: Computed, context: Context) -> Aggregate:
     settings, kind = context.settings, argument.type
-    apply = {
-        "BIT_AND": lambda a, b: a & b,
-        "BIT_OR": lambda a, b: a | b,
-        "BIT_XOR": lambda a, b: a ^ b,
-    }[tree.name]
+    by_name: dict[str, Callable[[int, int], int]] = {"BIT_AND": and_, "BIT_OR": or_, "BIT_XOR": xor}
+    apply = by_name[tree.name]
     first = operators.UNSIGNED_MAX if tree.name == "BIT_AND" else 0
 
     def use(state: list[Any], value: Any) -> None:

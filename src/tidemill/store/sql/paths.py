@@ -169,9 +169,9 @@ def _handles(use: TableUse, known: _Known) -> list[bytes] | None:
         if len(combined) > _MOST_KEYS:
             return None
         found = []
-        for values in combined:
+        for combination in combined:
             row: list[Datum] = [None] * len(use.access.written.columns)
-            for part, value in zip(index.columns, values, strict=True):
+            for part, value in zip(index.columns, combination, strict=True):
                 row[part.offset] = value
             found.append(use.access.codec.handle_of(row))
         return found

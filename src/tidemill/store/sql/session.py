@@ -638,9 +638,9 @@ class SqlSession:
             case "ENGINES" | "STORAGE ENGINES":
                 return show.engines()
             case "PROCESSLIST":
-                names = show.columns("Id#", "User", "Host", "db", "Command", "Time#", "State", "Info")
+                head = show.columns("Id#", "User", "Host", "db", "Command", "Time#", "State", "Info")
                 me = (self._client.connection_id, self._client.user, "127.0.0.1", self._database or None)
-                return names, [(*me, "Query", 0, "autocommit", "SHOW PROCESSLIST")]
+                return head, [(*me, "Query", 0, "autocommit", "SHOW PROCESSLIST")]
             case "PLUGINS" | "PRIVILEGES" | "PROFILES" | "TRIGGERS" | "EVENTS" | "PROCEDURE STATUS" | "FUNCTION STATUS":
                 return show.columns("Name"), []
             case "GRANTS":

@@ -9,7 +9,7 @@ Under strict rules what does not fit ends the statement; else it is bent to fit,
 
 import math
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Final, NoReturn
 
@@ -538,7 +538,7 @@ def reader(column: ColumnInfo, settings: Settings) -> Callable[[Any], Any] | Non
             return lambda bits: Element(",".join(n for at, n in enumerate(elements) if bits >> at & 1), bits)
         case ColumnType.TIMESTAMP:
             zone = settings.time_zone
-            if zone is temporal.UTC:
+            if zone is UTC:
                 return None
             return lambda moment: temporal.from_utc(moment, zone)
         case ColumnType.STRING if not column.is_binary:

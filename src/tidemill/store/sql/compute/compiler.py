@@ -5,6 +5,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+from tidemill.store.sql.codec.collation import sort_key
 from tidemill.store.sql.compute import casts, compare, convert, operators
 from tidemill.store.sql.compute.functions import call
 from tidemill.store.sql.compute.kinds import (
@@ -116,7 +117,8 @@ class Compiler:
                     if kind.kind is Kind.DECIMAL:
                         return literal(Decimal(value))
                 if isinstance(value, bool):
-                    return Computed(BOOL, lambda row: int(value), True)
+                    number = int(value)
+                    return Computed(BOOL, lambda row: number, True)
                 return literal(value)
             case Name():
                 return self.scope.resolve(tree)
@@ -379,7 +381,7 @@ class Compiler:
 
     def _collate(self, operand: Expression, collation: str) -> Computed:
         compiled = self.compile(operand)
-        compare.sort_key(collation)  # known?
+        sort_key(collation)  # known?
         return Computed(Type(Kind.TEXT, collation=collation), convert.as_text(compiled), compiled.is_constant)
 
     def _call(self, tree: Call) -> Computed:

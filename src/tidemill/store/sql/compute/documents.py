@@ -234,7 +234,10 @@ def _depth(tree: Call, arguments: list[Computed], context: Context) -> Computed:
 def _keys(tree: Call, arguments: list[Computed], context: Context) -> Computed:
     def apply(document: Json, path: str = "$") -> Json | None:
         found = next(_walk(document.root, path_of(path)), None)
-        return Json(sorted(found, key=lambda k: k.encode())) if isinstance(found, dict) else None
+        if not isinstance(found, dict):
+            return None
+        names: list[str] = sorted(found, key=lambda name: name.encode())
+        return Json(names)
 
     return strict(JSON, [_document(arguments[0], tree.name), *texts(arguments[1:])], apply, is_constant(arguments))
 

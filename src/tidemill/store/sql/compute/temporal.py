@@ -44,8 +44,8 @@ def parse_moment(text: str) -> tuple[Time, timedelta | None] | None:
         year, rest = full_year(int(digits[:2])), digits[2:]
     else:
         return None
-    parts = [int(rest[at : at + 2] or 0) for at in range(0, 10, 2)]
-    return _checked(year, *parts, fraction if len(rest) > 4 else "", None)  # type: ignore[arg-type]  # five parts
+    month, day, hour, minute, second = (int(rest[at : at + 2] or 0) for at in range(0, 10, 2))
+    return _checked(year, month, day, hour, minute, second, fraction if len(rest) > 4 else "", None)
 
 
 def _checked(
@@ -91,7 +91,7 @@ def moment_of_number(number: int | Decimal) -> Time | None:
     found = parse_moment(text)
     if found is None:
         return None
-    micros = int((fraction * 1_000_000).to_integral_value()) if fraction else 0
+    micros = int(Decimal(fraction * 1_000_000).to_integral_value()) if fraction else 0
     return add(found[0], timedelta(microseconds=micros)) if micros else found[0]
 
 

@@ -302,7 +302,8 @@ class StatementParser(ExpressionParser):
                     raise self.error()
                 return left
             right = self._one_source()
-            on, using = None, ()
+            on: Expression | None = None
+            using: tuple[str, ...] = ()
             if self.take_word("ON"):
                 on = self.expression()
             elif self.take_word("USING"):
