@@ -80,7 +80,7 @@ DDL = [
 @pytest.mark.parametrize("order", [("behind", "ahead"), ("ahead", "behind")])
 def test_writers_of_both_versions_leave_no_orphan_and_no_gap(world, ddl, order):
     """At every state: insert, update, delete and a duplicate key on the node behind and on the one ahead."""
-    world.ahead.execute("create table t (id int primary key, v int, c varchar(10) default 'c', key kc (c), key kv (v))")
+    world.ahead.execute("create table t (id int primary key, v int, c varchar(10) default '9', key kc (c), key kv (v))")
     world.ahead.execute("insert into t (id, v) values (1, 10), (2, 20), (3, 30), (4, 40)")
     job_id = world.queue(ddl)
     next_id = 100
@@ -98,14 +98,14 @@ def test_writers_of_both_versions_leave_no_orphan_and_no_gap(world, ddl, order):
     assert world.job(job_id)["state"] == JobState.SYNCED
     world.finish(job_id)
     world.ahead.execute("admin check table t")
-    found = world.ahead.execute("select count(*) from t").rows
-    assert found is not None
+    ((count,),) = list(world.ahead.execute("select count(*) from t").rows)
+    assert count == 4 + (next_id - 100) // 2
 
 
-@pytest.mark.parametrize("ddl", [d for d in DDL if "drop" not in d])
+@pytest.mark.parametrize("ddl", [d for d in DDL if "drop" not in d and "bigint" not in d])
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_a_job_can_be_cancelled_while_it_can_be_undone(world, ddl, steps):
-    world.ahead.execute("create table t (id int primary key, v int, c varchar(10) default 'c', key kc (c), key kv (v))")
+    world.ahead.execute("create table t (id int primary key, v int, c varchar(10) default '9', key kc (c), key kv (v))")
     world.ahead.execute("insert into t (id, v) values (1, 10), (2, 20)")
     before = world.sql.nodes[1].cache.current().table(world.schema, "t").document
     job_id = world.queue(ddl)
