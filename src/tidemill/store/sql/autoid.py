@@ -25,6 +25,7 @@ class _Range:
 
     base: int = 0
     end: int = 0
+    option: int = 0  # the table's AUTO_INCREMENT option then
 
 
 class AutoIds:
@@ -63,17 +64,15 @@ class AutoIds:
             found.base = max(before, least)
             found.end = min(found.base, _MOST - step) + step
 
-    def forget(self, table_id: int) -> None:
-        """The table's counter has been set by others."""
-        with self._mutex:
-            for key in [key for key in self._ranges if key[0] == table_id]:
-                del self._ranges[key]
-
     def _range(self, table: CatalogTable, is_rowid: bool) -> tuple[Counter, _Range]:
         document = table.document
         is_separate = document.get("auto_id_cache") == 1 and document.get("version", 0) >= 5
         counter = Counter.AUTO_INCREMENT if is_separate and not is_rowid else Counter.ROW
-        return counter, self._ranges.setdefault((table.info.id, counter), _Range())
+        option = int(document.get("auto_inc_id") or 0)
+        found = self._ranges.get((table.info.id, counter))
+        if found is None or found.option != option:  # ALTER TABLE has set the counter: what is kept here is void
+            found = self._ranges[table.info.id, counter] = _Range(option=option)
+        return counter, found
 
     def _step(self, table: CatalogTable) -> int:
         cache = int(table.document.get("auto_id_cache") or 0)

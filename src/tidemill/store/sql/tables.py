@@ -28,6 +28,7 @@ from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
 from tidemill.upstream.keys import decode_int, record_prefix, record_range
 
 _CURRENT = "CURRENT_TIMESTAMP"
+_NO_DEFAULT = 4096  # TiDB's flag: not even NULL, after DROP DEFAULT
 
 
 class CatalogTable(Protocol):
@@ -187,9 +188,9 @@ class TableUse:
             if column.default.upper().startswith(_CURRENT):
                 return self.now(column)
             return parse_literal(column, column.default)
-        if not column.is_not_null:
+        if not column.is_not_null and not column.flag & _NO_DEFAULT:
             return None
-        if column.type is ColumnType.ENUM:
+        if column.is_not_null and column.type is ColumnType.ENUM:
             return 1
         if self.context.settings.is_lenient:
             error = sql_error(Errno.NO_DEFAULT_FOR_FIELD, column.name)
