@@ -336,10 +336,10 @@ class TableUse:
                     offsets = [part.offset for part in primary.columns]
         else:
             name, offsets = index.name, [part.offset for part in index.columns]
-        shown = "-".join(self._shown(written.columns[at], row[at]) for at in offsets)
+        shown = "-".join(self.shown(written.columns[at], row[at]) for at in offsets)
         return sql_error(Errno.DUP_ENTRY, shown, f"{self.info.name}.{name}")
 
-    def _shown(self, column: ColumnInfo, datum: Datum) -> str:
+    def shown(self, column: ColumnInfo, datum: Datum) -> str:
         if datum is None:
             return "NULL"
         read = reader(column, self.context.settings)

@@ -34,7 +34,8 @@ from tidemill.store.sql.ddl.jobs import (
 )
 from tidemill.store.sql.ddl.plan import PlannedJob
 from tidemill.store.sql.ddl.steps import step
-from tidemill.store.sql.meta import Meta
+from tidemill.store.sql.ddl.table_steps import counter_schema_id
+from tidemill.store.sql.meta import Counter, Meta
 from tidemill.store.sql.transaction import Transaction
 from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
 from tidemill.upstream.documents import JobState, SchemaState
@@ -104,6 +105,7 @@ class Worker:
             if planned.assign is not None:
                 planned.assign(job, ids[:-1])
             job.update(id=ids[-1], start_ts=int(transaction.start_ts))
+            _raise_base(meta, job)
             _put_job(meta, job)
             return ids[-1]
 
@@ -273,11 +275,29 @@ def _apply(meta: Meta, change: Change) -> None:
         meta.put_database(database)
     for schema_id, table in change.tables:
         meta.put_table(schema_id, table)
+    documents = {table["id"]: table for _, table in change.tables}
     for schema_id, table_id, least in change.counters:
-        meta.set_counter(schema_id, table_id, max(least, meta.counter(schema_id, table_id)))
+        counter = _counter_of(documents[table_id])
+        meta.set_counter(schema_id, table_id, max(least, meta.counter(schema_id, table_id, counter)), counter)
     if change.diff is not None:
         meta.bump_version(change.diff)
     _put_job(meta, change.job)
+
+
+def _counter_of(table: Document) -> Counter:
+    """Where AUTO_INCREMENT counts: with the row ids, unless the table wants each number from the store."""
+    return Counter.AUTO_INCREMENT if table["auto_id_cache"] == 1 and table["version"] >= 5 else Counter.ROW
+
+
+def _raise_base(meta: Meta, job: Document) -> None:
+    """AUTO_INCREMENT = n never goes below what has been handed out."""
+    subs = (job["multi_schema_info"] or {}).get("sub_jobs") or ()
+    table = meta.table(job["schema_id"], job["table_id"])
+    for one in (job, *subs):
+        if one["type"] == ActionType.REBASE_AUTO_ID and table is not None:
+            owner = counter_schema_id(table, job["schema_id"])
+            given = meta.counter(owner, job["table_id"], _counter_of(table))
+            one["raw_args"]["new_base"] = max(one["raw_args"]["new_base"], given + 1)
 
 
 def _put_job(meta: Meta, job: Document) -> None:
