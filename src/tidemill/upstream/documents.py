@@ -10,7 +10,7 @@ version that its job will finish, not to the one in force.
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -69,6 +69,7 @@ class SubJob:
     type: int
     state: int
     schema_state: int
+    args: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,29 @@ def exchange_args(job: Job) -> tuple[int, int, int, str, bool]:
     return _read(f"the arguments of {job}", read)
 
 
+def swapped_columns(job: Job) -> tuple[tuple[str, ColumnInfo], ...]:
+    """Columns that a lossy MODIFY COLUMN has swapped already, although the job is not done: the name that each had
+    before (lower case), and the column that sessions read and write now. Its offset is not to be used."""
+
+    def read() -> tuple[tuple[str, ColumnInfo], ...]:
+        found = []
+        parts: tuple[Job | SubJob, ...] = (job, *job.sub_jobs)
+        for part in parts:
+            if part.type != ActionType.MODIFY_COLUMN or part.schema_state != SchemaState.PUBLIC:
+                continue
+            args = part.args
+            if isinstance(args, list):
+                old_name, changing = args[1], args[5] if len(args) > 5 else None
+            else:
+                old_name, changing = (args or {}).get("old_column_name"), (args or {}).get("changing_column")
+            if changing:
+                column = replace(_column(changing, 0), origin_default=None, origin_default_bit=None)
+                found.append((_name(old_name).lower(), column))
+        return tuple(found)
+
+    return _read(f"the arguments of {job}", read)
+
+
 def replaced_view_id(job: Job) -> int:
     """The id of the view that CREATE OR REPLACE VIEW removes; 0 if it replaces none."""
 
@@ -273,7 +297,8 @@ def _job(document: Document) -> Job:
         table=binlog.get("TableInfo"),
         tables=tuple(binlog.get("MultipleTableInfos") or ()),
         sub_jobs=tuple(
-            SubJob(int(s["type"]), int(s["state"]), int(s["schema_state"])) for s in multi.get("sub_jobs") or ()
+            SubJob(int(s["type"]), int(s["state"]), int(s["schema_state"]), s.get("raw_args"))
+            for s in multi.get("sub_jobs") or ()
         ),
         involved=tuple(
             (str(i.get("database") or ""), str(i.get("table") or ""))

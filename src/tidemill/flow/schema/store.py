@@ -13,14 +13,15 @@ BY, REMOVE PARTITIONING, REORGANIZE, COALESCE, ADD PARTITION of hash and key), s
 ids from the transition to delete-reorg on, at S: the old ids are followed up to S and the new ones
 from S, both with the table as it was before the DDL. TRUNCATE PARTITION switches at delete-only: the
 old ids are followed up to FinishedTS, the new ones from their first row, but delivered after the DDL.
-All other DDLs switch at FinishedTS.
+All other DDLs switch at FinishedTS. Columns may, too: a lossy MODIFY COLUMN swaps its new column in
+several transitions before it is done, and from there on rows are read by that column.
 
 Pure code: the caller scans, subscribes and persists. See ``from_snapshot`` for what it owes.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from tidemill.errors import SchemaError
@@ -37,6 +38,7 @@ from tidemill.upstream.documents import (
     JobState,
     SchemaState,
     partition_args,
+    swapped_columns,
     truncate_partition_args,
 )
 from tidemill.upstream.meta import read_snapshot
@@ -78,6 +80,7 @@ class _Running:
 
     visible_ts: Ts | None = None
     new_ids: tuple[int, ...] = ()  # in use although the job is not done
+    has_swapped: bool = False  # columns, although the job is not done
 
 
 class SchemaStore:
@@ -90,6 +93,7 @@ class SchemaStore:
         self._follower = Follower()
         self._running: dict[int, _Running] = {}
         self._seen: dict[int, Ts] = {}  # newest transition per job id, so that a second delivery is dropped
+        self._before_swap: dict[tuple[int, Ts], Ts] = {}  # (table id, version) with swapped columns → the one before
         self._column_id = 0
 
     @classmethod
@@ -155,8 +159,11 @@ class SchemaStore:
         for versions in self._versions.values():
             at = bisect_left(versions, ts + 1, key=lambda version: version[0])
             table = versions[at - 1][1] if at else None
-            if table is not None and table.version_ts != self._base_ts:
-                found[table.id] = table.version_ts
+            if table is None:
+                continue
+            version_ts = self._before_swap.get((table.id, table.version_ts), table.version_ts)
+            if version_ts != self._base_ts:
+                found[table.id] = version_ts
         return found
 
     # Changes
@@ -200,6 +207,8 @@ class SchemaStore:
             else:
                 self._versions[physical_id] = kept
         self._follower.gc(ts)
+        kept_versions = {(t.id, t.version_ts) for versions in self._versions.values() for _, t in versions if t}
+        self._before_swap = {v: before for v, before in self._before_swap.items() if v in kept_versions}
         self._seen = {job_id: seen for job_id, seen in self._seen.items() if seen > ts}
 
     def _load(self, start: Start) -> None:
@@ -270,6 +279,7 @@ class SchemaStore:
         table = self._catalogue.tables.get(job.table_id)
         if running.new_ids or table is None:
             return
+        self._swap_columns(job, running, table, ts)
         if job.type in COPYING and job.schema_state in (SchemaState.DELETE_REORG, SchemaState.PUBLIC):
             names, running.new_ids = partition_args(job)
             old_ids: Iterable[int] = table.physical_ids
@@ -288,6 +298,22 @@ class SchemaStore:
                 self._add_version(physical_id, job.real_start_ts, table)
                 if _has_rows(table):
                     self._follower.start(physical_id, job.real_start_ts, None)
+
+    def _swap_columns(self, job: Job, running: _Running, table: TableInfo, ts: Ts) -> None:
+        """A lossy MODIFY COLUMN: from here on sessions write the new column, and what they leave in the old one, if
+        anything, is a cast back. Rows are read by the new one, under the old name until the DDL is delivered."""
+        swapped = dict(swapped_columns(job)) if not running.has_swapped else {}
+        if not swapped:
+            return
+        running.has_swapped = True
+        columns = tuple(
+            replace(swapped[c.name.lower()], name=c.name, offset=c.offset) if c.name.lower() in swapped else c
+            for c in table.columns
+        )
+        # A version of its own, which a store that is started later names alike.
+        self._before_swap[table.id, job.real_start_ts] = table.version_ts
+        for physical_id in table.physical_ids:
+            self._add_version(physical_id, ts, replace(table, columns=columns, version_ts=job.real_start_ts))
 
     def _switch_back(self, job: Job, running: _Running, ts: Ts) -> None:
         """The job is rolled back after all: from here on the old ids hold the table's rows again."""
