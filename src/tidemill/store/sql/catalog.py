@@ -245,7 +245,9 @@ class SchemaCache:
         self._begin = begin
         self._now = now
         self._lease_seconds = lease_seconds
+        # Whoever commits holds the store when it asks ``check``, so nobody may wait for the store under this lock.
         self._lock = threading.RLock()
+        self._loading = threading.Lock()  # one at a time reads the schema
         self._held = False
         self._changed: dict[int, int] = {}  # table id → the last version that changed it
         self._catalog, self._floor = self._load_all()
@@ -279,7 +281,7 @@ class SchemaCache:
 
     def reload(self) -> int:
         """Load what is newest, and renew the lease; the version then. A held node does neither."""
-        with self._lock:
+        with self._loading:
             if self._held:
                 return self.version
             transaction = self._begin()
@@ -287,21 +289,23 @@ class SchemaCache:
                 advanced = advance_catalog(self._catalog, transaction)
             finally:
                 transaction.rollback()
-            if advanced is None:
-                self._catalog, self._floor = self._load_all()
-                self._changed.clear()
-            else:
-                self._catalog, changed = advanced
-                self._changed.update(changed)
-            self._expires = self._now() + self._lease_seconds
-            return self.version
+            fresh = self._load_all() if advanced is None else None
+            with self._lock:
+                if advanced is not None:
+                    self._catalog, changed = advanced
+                    self._changed.update(changed)
+                elif fresh is not None:
+                    self._catalog, self._floor = fresh
+                    self._changed.clear()
+                self._expires = self._now() + self._lease_seconds
+                return self.version
 
     def hold(self) -> None:
-        with self._lock:
+        with self._loading:
             self._held = True
 
     def release(self) -> None:
-        with self._lock:
+        with self._loading:
             self._held = False
 
     def _check_lease(self) -> None:
