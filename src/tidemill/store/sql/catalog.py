@@ -35,11 +35,20 @@ _EMPTY: Mapping[str, "CatalogTable"] = MappingProxyType({})
 class CatalogTable:
     """One version of one table. The document is TiDB's; it must not be changed."""
 
-    def __init__(self, schema_id: int, schema: str, raw: bytes, table_id: int, name: str) -> None:
+    def __init__(
+        self,
+        schema_id: int,
+        schema: str,
+        raw: bytes,
+        table_id: int,
+        name: str,
+        state: SchemaState = SchemaState.PUBLIC,
+    ) -> None:
         self.schema_id = schema_id
         self.schema = schema
         self.id = table_id
         self.name = name
+        self.state = state  # kept apart, so that listing many tables takes no document apart
         self._raw = raw
 
     @cached_property
@@ -83,10 +92,6 @@ class CatalogTable:
             for c in columns
             if c["change_state_info"] is not None
         }
-
-    @property
-    def state(self) -> SchemaState:
-        return SchemaState(self.document["state"])
 
     def _parse(self, states: frozenset[SchemaState]) -> TableInfo:
         version_ts = Ts(self.document["update_timestamp"])
@@ -170,8 +175,8 @@ def _tables(kv: KeyValues, database: Document) -> Iterator[CatalogTable]:
 
 def _table(database: Document, raw: bytes) -> CatalogTable:
     document = orjson.loads(raw)
-    name = document["name"]["O"]
-    return CatalogTable(database["id"], database["db_name"]["O"], raw, document["id"], name)
+    state = SchemaState(document["state"])
+    return CatalogTable(database["id"], database["db_name"]["O"], raw, document["id"], document["name"]["O"], state)
 
 
 def advance_catalog(catalog: Catalog, kv: KeyValues) -> tuple[Catalog, dict[int, int]] | None:
@@ -210,7 +215,8 @@ def _apply(databases: dict[str, CatalogDatabase], kv: KeyValues, meta: Meta, dif
         tables = {n: t for n, t in database.tables.items() if t.id not in going}
         found = meta.table(owner_id, table_id) if owner_id == schema_id else None
         if found is not None:
-            table = CatalogTable(owner_id, database.name, orjson.dumps(found), table_id, found["name"]["O"])
+            state = SchemaState(found["state"])
+            table = CatalogTable(owner_id, database.name, orjson.dumps(found), table_id, found["name"]["O"], state)
             tables[found["name"]["L"]] = table
         databases[name] = replace(database, tables=tables)
 
