@@ -52,16 +52,18 @@ class _RefusedError(Exception):
 
 def run(reorg: Reorg, begin: Begin, check: Callable[[], None] = lambda: None) -> Result:
     """Go through the rows; ``check`` is called between batches and may raise to end it."""
-    rows = 0
+    rows, size = 0, BATCH_ROWS
     start: bytes | None = None
     while True:
         check()
         try:
-            count, start = _batch(reorg, begin, start)
+            count, start = _batch(reorg, begin, start, size)
+            size = min(2 * size, BATCH_ROWS)
         except _RefusedError as error:
             return error.failed
         except SqlError as error:
             if error.number in CONFLICTS:
+                size = max(size // 4, 1)  # among busy writers only a small batch gets through
                 continue
             raise
         rows += count
@@ -69,19 +71,19 @@ def run(reorg: Reorg, begin: Begin, check: Callable[[], None] = lambda: None) ->
             return Done(rows)
 
 
-def _batch(reorg: Reorg, begin: Begin, start: bytes | None) -> tuple[int, bytes | None]:
-    """Rows from the key ``start`` on; how many, and where to go on, None at the end."""
+def _batch(reorg: Reorg, begin: Begin, start: bytes | None, size: int) -> tuple[int, bytes | None]:
+    """Up to ``size`` rows from the key ``start`` on; how many, and where to go on, None at the end."""
     transaction = begin(txn_source=LOSSY_DDL_SOURCE if isinstance(reorg, FillColumn) else 0)
     try:
         use = _use(reorg, transaction)
-        rows = list(_rows(use, transaction, start))
+        rows = list(_rows(use, transaction, start, size))
         for row in rows:
             _fill(reorg, use, transaction, row)
         transaction.commit()
     except BaseException:
         transaction.rollback()
         raise
-    return len(rows), rows[-1].key + b"\0" if len(rows) == BATCH_ROWS else None
+    return len(rows), rows[-1].key + b"\0" if len(rows) == size else None
 
 
 def _use(reorg: Reorg, transaction: Transaction) -> TableUse:
@@ -102,9 +104,9 @@ def _moment(milliseconds: int) -> Time:
     return Time(at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond)
 
 
-def _rows(use: TableUse, transaction: Transaction, start: bytes | None) -> Iterator[StoredRow]:
+def _rows(use: TableUse, transaction: Transaction, start: bytes | None, size: int) -> Iterator[StoredRow]:
     low, high = record_range(use.info.id)
-    for key, value in transaction.scan(start or low, high, BATCH_ROWS):
+    for key, value in transaction.scan(start or low, high, size):
         yield use.stored_row(key, value)
 
 
