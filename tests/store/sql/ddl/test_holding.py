@@ -1,16 +1,20 @@
 """A job held at each of its states: what nodes of both versions write, how it is cancelled, who follows it."""
 
+import threading
 from datetime import UTC, datetime
 
 import pytest
 
 from tests.store.sql.plain_ddl import session_on
+from tidemill.model.ddl import ActionType
 from tidemill.store.sql.ddl.plan import Asking, plan
 from tidemill.store.sql.nodes import SqlNodes
 from tidemill.store.sql.parse import parse
 from tidemill.store.sql.wire.errors import SqlError
 from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.upstream.documents import JobState
+from tidemill.upstream.documents import JobState, SchemaState
+
+DEADLINE_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +134,45 @@ def test_a_node_that_stays_behind_holds_the_job_until_its_lease_is_over(world):
     assert not world.sql.worker.advance(job_id)
     world.sql.nodes[0].cache.release()
     assert world.sql.worker.advance(job_id)
+
+
+def test_a_job_that_nobody_runs_is_taken_on_by_who_waits_for_its_table(world):
+    world.ahead.execute("create table t (id int primary key)")
+    left = world.queue("alter table t add column n int")
+    world.advance(left)
+    world.sql.nodes[0].cache.release()
+    world.ahead.execute("alter table t add column m int")
+    assert world.job(left)["state"] == JobState.SYNCED
+    table = world.sql.nodes[1].cache.current().table(world.schema, "t")
+    assert [c.name for c in table.info.columns] == ["id", "n", "m"]
+
+
+def test_a_statement_that_is_interrupted_cancels_its_job(world):
+    world.ahead.execute("create table t (id int primary key, v int)")
+    reached = threading.Event()
+
+    def until_cancelled(job) -> bool:
+        is_there = job["type"] == ActionType.ADD_INDEX and job["schema_state"] == SchemaState.WRITE_ONLY
+        if is_there:
+            reached.set()
+        return is_there and job["state"] == JobState.RUNNING
+
+    release = world.sql.worker.hold(until_cancelled)
+    failures: list[SqlError | None] = []
+    thread = threading.Thread(target=lambda: failures.append(_failure(world.ahead, "alter table t add index iv (v)")))
+    thread.start()
+    assert reached.wait(DEADLINE_SECONDS)
+    world.ahead.interrupt()
+    thread.join(DEADLINE_SECONDS)
+    release()
+    assert failures[0] is not None
+    assert failures[0].number == 8214
+    assert not world.sql.nodes[1].cache.current().table(world.schema, "t").document["index_info"]
+
+
+def _failure(session, statement: str) -> SqlError | None:
+    try:
+        session.execute(statement)
+    except SqlError as error:
+        return error
+    return None

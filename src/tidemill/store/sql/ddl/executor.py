@@ -1,6 +1,7 @@
 """DDL statements of a session: planned, queued, run to their end, and answered as a MySQL client expects."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -48,19 +49,27 @@ class DdlExecutor:
         # What other nodes have changed since is wanted here too: this node may be a version behind.
         self.cache.reload()
         planned = plan(statement, self.cache.current(), Asking(request.database or None, request.text, now, settings))
-
-        def check() -> None:
-            if request.is_interrupted():
-                raise sql_error(Errno.QUERY_INTERRUPTED)
-
         for one in planned.jobs:
-            job = self.worker.run(self.worker.submit(one), check)
+            job = self._run(self.worker.submit(one), request.is_interrupted)
             self.cache.reload()
             if job["state"] in _FAILED and job["err"] is not None:
                 raise _error_of(job)
         if planned.error is not None:
             raise planned.error
         return Affected(warnings=len(planned.notes))
+
+    def _run(self, job_id: int, is_interrupted: Callable[[], bool]) -> Document:
+        """Run a job; one whose client wants it no more is cancelled, if it still can be."""
+        asked = False
+
+        def check() -> None:
+            nonlocal asked
+            if not asked and is_interrupted():
+                asked = True
+                with suppress(SqlError):
+                    self.worker.cancel(job_id)
+
+        return self.worker.run(job_id, check)
 
     # ADMIN
 

@@ -57,6 +57,10 @@ T = TypeVar("T")
 Hold = Callable[[Document], bool]  # whether a job is to stay where it is
 
 
+class _UnwantedError(Exception):
+    """A job was cancelled while it went through rows."""
+
+
 class Nodes:
     """The SQL nodes of a cluster, by the schema that each serves with."""
 
@@ -114,16 +118,32 @@ class Worker:
     # Steps
 
     def run(self, job_id: int, check: Callable[[], None] = lambda: None) -> Document:
-        """Take a job to its end; what it came to. ``check`` may raise to stop waiting: the job goes on being
-        queued, and is taken on by who runs it next."""
+        """Take a job to its end; what it came to. ``check`` is called before each step, and may raise: the job then
+        stays as it is, and is taken on by who waits for its tables."""
         while True:
             check()
-            job = self.job(job_id)
-            if job["state"] in (JobState.SYNCED, JobState.ROLLBACK_DONE, JobState.CANCELLED) and self._is_past(job_id):
-                return job
-            if self._is_held(job) or not self.advance(job_id):
+            if (past := self._past(job_id)) is not None:
+                return past
+            first = self._first_in_way(job_id)
+            if self._is_held(self.job(first)) or not self.advance(first):
                 with self._changed:
                     self._changed.wait(_WAIT_SECONDS)
+
+    def _past(self, job_id: int) -> Document | None:
+        with self._reading() as meta:
+            return meta.past_job(job_id)
+
+    def _first_in_way(self, job_id: int) -> int:
+        """The job itself, or the oldest that it has to wait for: whoever queued that one may have gone away."""
+        with self._reading() as meta:
+            jobs = {job["id"]: job for job in meta.jobs()}
+        first = job_id
+        while first in jobs:
+            older = [i for i, job in jobs.items() if i < first and _meets(job, jobs[first])]
+            if not older:
+                break
+            first = min(older)
+        return first
 
     def advance(self, job_id: int) -> bool:
         """Take one step of a job. False if it must wait: for a node, or for an older job on the same tables."""
@@ -174,7 +194,16 @@ class Worker:
                 return
             if reorg is None:
                 return
-            result = backfill.run(reorg, self._begin)
+            try:
+                result = backfill.run(reorg, self._begin, partial(self._check_wanted, job_id))
+            except _UnwantedError:
+                return
+
+    def _check_wanted(self, job_id: int) -> None:
+        with self._reading() as meta:
+            job = meta.job(job_id)
+        if job is None or job["state"] == JobState.CANCELLING:
+            raise _UnwantedError
 
     # Holding and cancelling
 
@@ -193,9 +222,8 @@ class Worker:
         return any(where(job) for where in list(self._holds))
 
     def cancel(self, job_id: int) -> None:
-        """Ask a job to undo what it did. 8224, 8225, 8226."""
-        with self._turn:
-            self._write(lambda transaction: _ask_to_cancel(Meta(transaction), job_id))
+        """Ask a job to undo what it did, also while it goes through rows. 8224, 8225, 8226."""
+        self._write(lambda transaction: _ask_to_cancel(Meta(transaction), job_id))
         with self._changed:
             self._changed.notify_all()
 
@@ -204,10 +232,6 @@ class Worker:
     def _version(self) -> int:
         with self._reading() as meta:
             return meta.schema_version
-
-    def _is_past(self, job_id: int) -> bool:
-        with self._reading() as meta:
-            return meta.job(job_id) is None
 
     @contextmanager
     def _reading(self) -> Iterator[Meta]:
