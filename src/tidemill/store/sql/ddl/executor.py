@@ -16,9 +16,9 @@ from tidemill.store.sql.ddl.plan import Asking, plan
 from tidemill.store.sql.ddl.worker import Worker
 from tidemill.store.sql.node import DdlRequest
 from tidemill.store.sql.parse import parse
-from tidemill.store.sql.parse.statements import Begin, CancelJobs, Commit, Dml, Other, Query, Rollback, ShowJobs, Use
+from tidemill.store.sql.parse.statements import CancelJobs, ShowJobs
 from tidemill.store.sql.wire.columns import Column
-from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
+from tidemill.store.sql.wire.errors import Errno, SqlError
 from tidemill.store.sql.wire.session import Affected, Result, Rows
 from tidemill.upstream.documents import JobState, SchemaState
 
@@ -42,8 +42,6 @@ class DdlExecutor:
                 return self._cancel(ids)
             case ShowJobs(limit):
                 return self._show(limit)
-            case Query() | Dml() | Begin() | Commit() | Rollback() | Use() | Other():
-                raise sql_error(Errno.NOT_SUPPORTED_YET, request.text.split(maxsplit=1)[0].upper())
         now = datetime.fromtimestamp(physical_ms(self.now_ts()) / 1000, UTC)
         settings = Settings(request.time_zone, request.is_strict)
         # What other nodes have changed since is wanted here too: this node may be a version behind.

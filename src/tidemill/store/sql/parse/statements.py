@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tidemill.store.sql.parse.expressions import Expression
 
@@ -280,54 +280,6 @@ class ShowJobs:
     limit: int | None
 
 
-# Rows and sessions
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """SELECT, and set operations: for DuckDB. ``tree`` is sqlglot's."""
-
-    sql: str
-    tree: Any  # sqlglot has no types to import without importing it at start
-
-
-@dataclass(frozen=True, slots=True)
-class Dml:
-    """INSERT, REPLACE, UPDATE or DELETE. ``tree`` is sqlglot's."""
-
-    kind: str
-    sql: str
-    tree: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    is_pessimistic: bool | None  # None: as the session has it
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Rollback:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    schema: str
-
-
-@dataclass(frozen=True, slots=True)
-class Other:
-    """SET, SHOW, DESCRIBE and their like, for the session to take apart: its words are short."""
-
-    word: str  # the first one, in upper case
-    sql: str
-
-
 Ddl: TypeAlias = (
     CreateDatabase
     | AlterDatabase
@@ -339,4 +291,4 @@ Ddl: TypeAlias = (
     | RenameTables
     | AlterTable
 )
-Statement: TypeAlias = Ddl | CancelJobs | ShowJobs | Query | Dml | Begin | Commit | Rollback | Use | Other
+Statement: TypeAlias = Ddl | CancelJobs | ShowJobs
