@@ -178,10 +178,11 @@ class Meta:
 
     # Jobs
 
-    def jobs(self) -> list[Document]:
-        """The jobs that are queued or run, in order of their ids."""
+    def jobs(self, first: int = 0) -> list[Document]:
+        """The jobs that are queued or run, in order of their ids, from ``first`` on."""
         table = job_table()
-        rows = (table.decode(key, value) for key, value in self._kv.scan(*record_range(_JOB_TABLE_ID)))
+        start, end = _row_key(table, first), record_range(_JOB_TABLE_ID)[1]
+        rows = (table.decode(key, value) for key, value in self._kv.scan(start, end))
         return [_load(row[4], f"DDL job {row[0]!r}") for row in rows]
 
     def job(self, job_id: int) -> Document | None:

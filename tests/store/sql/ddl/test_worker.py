@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.histories import load
 from tests.store.sql.plain_ddl import session_on
 from tidemill.store.sql.nodes import SqlNodes
 from tidemill.store.sql.wire.errors import SqlError
@@ -180,3 +181,25 @@ def test_what_is_wrong_is_refused_by_its_number(sql, statement, number):
     with pytest.raises(SqlError) as refused:
         session.execute(statement)
     assert refused.value.number == number
+
+
+def test_a_loaded_history_is_altered_and_written_on():
+    folder = load("ddl").folder
+    with EmbeddedUpstream.start(load=folder / "history.parquet", resolved_interval_seconds=3600) as upstream:
+        session = session_on(SqlNodes(upstream.cluster).nodes[0], "shop")
+        before = rows(session, "select * from a order by id")
+        run(
+            session,
+            "alter table a add column later int default 5, add unique key uid (id, v)",
+            "insert into a (id, v) values (1000, 'new')",
+            "create table fresh (id int primary key auto_increment, v decimal(5,2))",
+            "insert into fresh (v) values (1.25)",
+            "admin check table a",
+        )
+        after = rows(session, "select * from a order by id")
+        assert after[:-1] == [(*row, 5) for row in before]
+        assert after[-1][0] == 1000
+        assert len(rows(session, "select * from fresh")) == 1
+        with pytest.raises(SqlError, match="1235"):
+            session.execute("alter table pt add column x int")
+        session.close()

@@ -96,6 +96,7 @@ class Worker:
         self._turn = threading.RLock()
         self._changed = threading.Condition()
         self._holds: list[Hold] = []
+        self._first = 0  # no job below this id is left; of those that are gone the store keeps old versions
 
     # Queueing
 
@@ -136,7 +137,7 @@ class Worker:
     def _first_in_way(self, job_id: int) -> int:
         """The job itself, or the oldest that it has to wait for: whoever queued that one may have gone away."""
         with self._reading() as meta:
-            jobs = {job["id"]: job for job in meta.jobs()}
+            jobs = {job["id"]: job for job in self._jobs(meta)}
         first = job_id
         while first in jobs:
             older = [i for i, job in jobs.items() if i < first and _meets(job, jobs[first])]
@@ -175,10 +176,17 @@ class Worker:
         with self._reading() as meta:
             return meta.jobs(), meta.past_jobs()
 
+    def _jobs(self, meta: Meta) -> list[Document]:
+        """The jobs that are queued or run. Ids are handed out in the order of commits, so none comes below another."""
+        highest = meta.number(b"NextGlobalID")
+        jobs = meta.jobs(self._first)
+        self._first = max(self._first, jobs[0]["id"] if jobs else highest)
+        return jobs
+
     def _running(self, job_id: int) -> Document | None:
         """A job that may take a step: no older one has its tables."""
         with self._reading() as meta:
-            jobs = meta.jobs()
+            jobs = self._jobs(meta)
         job = next((j for j in jobs if j["id"] == job_id), None)
         if job is None or any(j["id"] < job_id and _meets(j, job) for j in jobs):
             return None
