@@ -239,12 +239,17 @@ class StatementParser(ExpressionParser):
     def _limit(self) -> Limit | None:
         if not self.take_word("LIMIT"):
             return None
-        first = self.expression()
+        first = self._limit_number()
         if self.take_operator(","):
-            return Limit(self.expression(), first)
+            return Limit(self._limit_number(), first)
         if self.take_word("OFFSET"):
-            return Limit(first, self.expression())
+            return Limit(first, self._limit_number())
         return Limit(first)
+
+    def _limit_number(self) -> Expression:
+        if self.token.kind is Kind.PARAMETER:
+            return self.expression()
+        return Literal(self.integer())
 
     def _item(self) -> Item:
         start = self.token.start
