@@ -10,6 +10,7 @@ of tuples at a time would cost more in the interpreter's own garbage collection 
 """
 
 from collections.abc import Callable, Iterator, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -38,13 +39,13 @@ class Rows:
     def __len__(self) -> int:
         return len(self.ends)
 
-    def cut(self, max_bytes: int) -> Iterator[bytes]:
-        """The rows in runs of at most ``max_bytes``; a longer row comes alone."""
+    def cut(self, max_bytes: int) -> Iterator[memoryview]:
+        """The rows in runs of at most ``max_bytes``; a longer row comes alone. Nothing is copied."""
         first, base = 0, 0
         while first < len(self.ends):
             last = max(int(np.searchsorted(self.ends, base + max_bytes, side="right")), first + 1)
             end = int(self.ends[last - 1])
-            yield self.data[base:end].tobytes()
+            yield self.data[base:end].data
             first, base = last, end
 
 
@@ -79,10 +80,9 @@ def changes(
     """
     source = snapshot.scan(Family.WRITE, start, end)
     carried: Pairs = []
-    done = False
-    while not done:
-        fresh = take(source, RECORDS_PER_BLOCK)
-        done = len(fresh) < 2 * RECORDS_PER_BLOCK
+    full = 2 * RECORDS_PER_BLOCK
+    for fresh in read_ahead(lambda: take(source, RECORDS_PER_BLOCK), lambda pairs: len(pairs) == full):
+        done = len(fresh) < full
         block = _Block(snapshot, carried + fresh)
         on_read(block.read_bytes)
         # The last version waits for the next block, which may hold the one before it.
@@ -297,6 +297,26 @@ class _Block:
 def take(source: Iterator[Item], count: int) -> Pairs:
     """The next ``count`` pairs, fewer at the end."""
     return list(chain.from_iterable(islice(source, count)))
+
+
+def read_ahead(read: Callable[[], Pairs], is_followed: Callable[[Pairs], bool]) -> Iterator[Pairs]:
+    """What ``read`` gives, up to and with the first that no other follows; from the second on one step ahead.
+
+    Reading holds the interpreter and what is done with a block does not, so both go on at once.
+    """
+    pairs = read()
+    yield pairs
+    if not is_followed(pairs):
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
+        coming = pool.submit(read)
+        while True:
+            pairs = coming.result()
+            if not is_followed(pairs):
+                yield pairs
+                return
+            coming = pool.submit(read)
+            yield pairs
 
 
 def join(parts: Sequence[bytes]) -> tuple[Bytes, Ints]:
