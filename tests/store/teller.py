@@ -44,16 +44,6 @@ class Teller:
                 return int(answer.value)
             self._clear(answer.error.locked, ts, bypass)
 
-    def settle(self, keys: Sequence[bytes]) -> None:
-        """Until no key is locked: whatever the dead have left is found, also where no reader had to wait for it."""
-        for key in keys:
-            while True:
-                fields = {"start_key": key, "end_key": key + b"\0", "max_version": self._kv.tso()}
-                locks = self._call("KvScanLock", key, **fields).locks
-                if not locks:
-                    break
-                self._clear(locks[0], 0, set())
-
     def sweep(self, keys: Sequence[bytes]) -> None:
         """End what the dead have left; readers may just have passed it by."""
         for key in keys:

@@ -84,6 +84,5 @@ def test_money_is_neither_made_nor_lost(seed, delay_seconds):
         Teller(kv, "end").sweep(ACCOUNTS)
         assert sum(Teller(kv, "end").balance(key, kv.tso()) for key in ACCOUNTS) == BALANCE * len(ACCOUNTS)
         assert all(sum(teller.done[mode] for teller in tellers) for mode in MODES)
-        Teller(kv, "end").settle(ACCOUNTS)
         follower.follow_until(kv.tso())
         assert follower.changes == committed(kv.upstream)
