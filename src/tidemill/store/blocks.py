@@ -83,11 +83,11 @@ def changes(
     full = 2 * RECORDS_PER_BLOCK
     for fresh in read_ahead(lambda: take(source, RECORDS_PER_BLOCK), lambda pairs: len(pairs) == full):
         done = len(fresh) < full
-        block = _Block(snapshot, carried + fresh)
+        block = _Block(snapshot, carried + fresh, is_parsed=False)
         on_read(block.read_bytes)
-        # The last version waits for the next block, which may hold the one before it.
-        count = len(block) if done else block.last_data()
-        at = 0
+        whole, count, at = block.scan(done, checkpoint_ts, drop_looped)
+        if whole is not None:
+            yield whole
         while at < count:
             block.read_bytes = 0
             rows, at = block.changes(at, count, checkpoint_ts, drop_looped)
@@ -148,7 +148,7 @@ def garbage(
 
 
 class _Block:
-    def __init__(self, snapshot: Snapshot, pairs: Pairs) -> None:
+    def __init__(self, snapshot: Snapshot, pairs: Pairs, *, is_parsed: bool = True) -> None:
         self.pairs = pairs
         self._snapshot = snapshot
         n = len(self)
@@ -161,13 +161,13 @@ class _Block:
         self._source: Stamps = np.empty(n, np.uint64)
         self._val_at: Ints = np.empty(n, np.int64)
         self._val_len: Ints = np.empty(n, np.int64)
-        stamps = (self._commit, self._start, self._source)
-        slots = (self._val_at, self._val_len)
-        bad = kernels.parse(self._data, self._po, self._same, self._kind, *stamps, *slots)
-        if bad >= 0:
-            raise CorruptDataError(
-                f"the stored version {self.key(bad).hex()} is not readable. Load the data folder anew from its history."
-            )
+        self._columns = (
+            *(self._same, self._kind),
+            *(self._commit, self._start, self._source),
+            *(self._val_at, self._val_len),
+        )
+        if is_parsed:
+            self._check(kernels.parse(self._data, self._po, *self._columns))
 
     def __len__(self) -> int:
         return len(self.pairs) // 2
@@ -176,13 +176,26 @@ class _Block:
         """As it is stored, with its ts."""
         return self.pairs[2 * index]
 
-    def last_data(self) -> int:
-        """Index of the last put or delete; 0 if there is none behind it."""
-        data = np.flatnonzero((self._kind == ord("P")) | (self._kind == ord("D")))
-        return int(data[-1]) if len(data) else 0
-
     def last_key_start(self) -> int:
         return int(np.flatnonzero(self._same == 0)[-1])
+
+    def scan(self, is_last: bool, checkpoint_ts: int, drop_looped: bool) -> tuple[Rows | None, int, int]:
+        """Parse, and give the rows of all changes, unless values are long.
+
+        Also how many records can be done with, and from which on ``changes`` has to go on.
+        """
+        n = len(self)
+        chosen, old, ends = (np.empty(n, np.int64) for _ in range(3))
+        out: Bytes = np.empty(2 * len(self._data) + 64 * n, np.uint8)
+        wanted = (is_last, np.uint64(checkpoint_ts), drop_looped)
+        work = (*self._columns, chosen, old, ends, out)
+        bad, count, m, total = kernels.scan(self._data, self._po, *wanted, *work)
+        self._check(bad)
+        if m == 0:
+            return None, count, count
+        if total < 0:
+            return None, count, 0
+        return Rows(out[:total], ends[:m], self.key(int(chosen[m - 1]))), count, count
 
     def changes(self, begin: int, count: int, checkpoint_ts: int, drop_looped: bool) -> tuple[Rows | None, int]:
         """Rows of the records from ``begin`` up to ``count``, or to fewer if values are long; and where it stopped."""
@@ -222,6 +235,12 @@ class _Block:
         chosen = np.flatnonzero(doomed)
         values = [self._value_key(i) for i in chosen[self._val_len[chosen] == LONG_VALUE].tolist()]
         return Garbage([self.key(i) for i in chosen.tolist()], values, kept)
+
+    def _check(self, bad: int) -> None:
+        if bad >= 0:
+            raise CorruptDataError(
+                f"the stored version {self.key(bad).hex()} is not readable. Load the data folder anew from its history."
+            )
 
     def _encode(self, chosen: Ints, old: Ints, longs: Bytes, *, as_changes: bool) -> Rows:
         body: Ints = np.empty(len(chosen), np.int64)
