@@ -2,12 +2,6 @@ import pytest
 
 from tests.store.stub import Client, client_of
 from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.store.warm import warm_up
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _compiled() -> None:
-    warm_up()  # on a new machine compiling would take longer than tests wait for an answer
 
 
 @pytest.fixture
