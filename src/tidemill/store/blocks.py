@@ -10,11 +10,11 @@ of tuples at a time would cost more in the interpreter's own garbage collection 
 """
 
 from collections.abc import Callable, Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice
 
 import numpy as np
+import pyarrow as pa
 
 from tidemill.errors import CorruptDataError
 from tidemill.store import kernels
@@ -80,12 +80,15 @@ def changes(
     """
     source = snapshot.scan(Family.WRITE, start, end)
     carried: Pairs = []
-    full = 2 * RECORDS_PER_BLOCK
-    for fresh in read_ahead(lambda: take(source, RECORDS_PER_BLOCK), lambda pairs: len(pairs) == full):
-        done = len(fresh) < full
+    done = False
+    while not done:
+        fresh = take(source, RECORDS_PER_BLOCK)
+        done = len(fresh) < 2 * RECORDS_PER_BLOCK
         block = _Block(snapshot, carried + fresh, is_parsed=False)
         on_read(block.read_bytes)
-        whole, count, at = block.scan(done, checkpoint_ts, drop_looped)
+        # The last version waits for the next block, which may hold the one before it.
+        count = len(block) if done else block.last_data()
+        whole, at = block.scan(count, checkpoint_ts, drop_looped)
         if whole is not None:
             yield whole
         while at < count:
@@ -149,6 +152,7 @@ def garbage(
 
 class _Block:
     def __init__(self, snapshot: Snapshot, pairs: Pairs, *, is_parsed: bool = True) -> None:
+        """What is not parsed yet must be by ``scan``."""
         self.pairs = pairs
         self._snapshot = snapshot
         n = len(self)
@@ -161,11 +165,8 @@ class _Block:
         self._source: Stamps = np.empty(n, np.uint64)
         self._val_at: Ints = np.empty(n, np.int64)
         self._val_len: Ints = np.empty(n, np.int64)
-        self._columns = (
-            *(self._same, self._kind),
-            *(self._commit, self._start, self._source),
-            *(self._val_at, self._val_len),
-        )
+        stamps = (self._commit, self._start, self._source)
+        self._columns = (self._same, self._kind, *stamps, self._val_at, self._val_len)
         if is_parsed:
             self._check(kernels.parse(self._data, self._po, *self._columns))
 
@@ -176,26 +177,33 @@ class _Block:
         """As it is stored, with its ts."""
         return self.pairs[2 * index]
 
+    def last_data(self) -> int:
+        """Index of the last put or delete; 0 if there is none behind it."""
+        for index in range(len(self) - 1, 0, -1):
+            if self.pairs[2 * index + 1][:1] in (b"P", b"D"):
+                return index
+        return 0
+
     def last_key_start(self) -> int:
         return int(np.flatnonzero(self._same == 0)[-1])
 
-    def scan(self, is_last: bool, checkpoint_ts: int, drop_looped: bool) -> tuple[Rows | None, int, int]:
-        """Parse, and give the rows of all changes, unless values are long.
+    def scan(self, count: int, checkpoint_ts: int, drop_looped: bool) -> tuple[Rows | None, int]:
+        """Parse, and give the rows of all changes among the first ``count`` records, unless values are long.
 
-        Also how many records can be done with, and from which on ``changes`` has to go on.
+        Also the record from which on ``changes`` has to go on.
         """
         n = len(self)
         chosen, old, ends = (np.empty(n, np.int64) for _ in range(3))
         out: Bytes = np.empty(2 * len(self._data) + 64 * n, np.uint8)
-        wanted = (is_last, np.uint64(checkpoint_ts), drop_looped)
+        wanted = (count, np.uint64(checkpoint_ts), drop_looped)
         work = (*self._columns, chosen, old, ends, out)
-        bad, count, m, total = kernels.scan(self._data, self._po, *wanted, *work)
+        bad, m, total = kernels.scan(self._data, self._po, *wanted, *work)
         self._check(bad)
         if m == 0:
-            return None, count, count
+            return None, count
         if total < 0:
-            return None, count, 0
-        return Rows(out[:total], ends[:m], self.key(int(chosen[m - 1]))), count, count
+            return None, 0
+        return Rows(out[:total], ends[:m], self.key(int(chosen[m - 1]))), count
 
     def changes(self, begin: int, count: int, checkpoint_ts: int, drop_looped: bool) -> tuple[Rows | None, int]:
         """Rows of the records from ``begin`` up to ``count``, or to fewer if values are long; and where it stopped."""
@@ -318,28 +326,8 @@ def take(source: Iterator[Item], count: int) -> Pairs:
     return list(chain.from_iterable(islice(source, count)))
 
 
-def read_ahead(read: Callable[[], Pairs], is_followed: Callable[[Pairs], bool]) -> Iterator[Pairs]:
-    """What ``read`` gives, up to and with the first that no other follows; from the second on one step ahead.
-
-    Reading holds the interpreter and what is done with a block does not, so both go on at once.
-    """
-    pairs = read()
-    yield pairs
-    if not is_followed(pairs):
-        return
-    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
-        coming = pool.submit(read)
-        while True:
-            pairs = coming.result()
-            if not is_followed(pairs):
-                yield pairs
-                return
-            coming = pool.submit(read)
-            yield pairs
-
-
 def join(parts: Sequence[bytes]) -> tuple[Bytes, Ints]:
     """All parts in one buffer, and where each begins and ends."""
-    offsets: Ints = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
-    return np.frombuffer(b"".join(parts), np.uint8), offsets
+    _, offsets, data = pa.array(parts, pa.large_binary()).buffers()
+    ends: Ints = np.frombuffer(offsets, np.int64) if parts else np.zeros(1, np.int64)
+    return np.frombuffer(data, np.uint8) if ends[-1] else np.empty(0, np.uint8), ends

@@ -357,7 +357,7 @@ def encode(data, po, longs, chosen, old, kind, commit, start, source, val_at, va
 def scan(
     data,
     po,
-    is_last,
+    count,
     checkpoint,
     drop_looped,
     same,
@@ -372,30 +372,24 @@ def scan(
     ends,
     out,
 ):
-    """All of an incremental scan's work on one block in one call, since each call waits for the interpreter.
+    """All of an incremental scan's work on one block in one call: each takes the interpreter, which others need.
 
-    Returns the first unreadable record or -1, how many records are done with, how many changes were chosen,
+    Returns the first unreadable record or -1, how many changes were chosen among the first ``count`` records,
     and the length of their rows: -1 if long values are needed first. ``out`` holds at least twice ``data``
     and 64 bytes per record.
     """
     bad = parse(data, po, same, kind, commit, start, source, val_at, val_len)
     if bad >= 0:
-        return bad, 0, 0, -1
-    count = len(kind)
-    if not is_last:
-        # The last version waits for the next block, which may hold the one before it.
-        count -= 1
-        while count > 0 and kind[count] != _PUT and kind[count] != _DELETE:
-            count -= 1
+        return bad, 0, -1
     m = choose_changes(same, kind, commit, source, 0, count, checkpoint, drop_looped, chosen, old)
     for r in range(m):
         if val_len[chosen[r]] == LONG_VALUE or (old[r] >= 0 and val_len[old[r]] == LONG_VALUE):
-            return -1, count, m, -1
+            return -1, m, -1
     body = np.empty(m, np.int64)
     total = sizes(data, po, chosen[:m], old[:m], kind, commit, start, source, val_len, True, body, ends)
     columns = (kind, commit, start, source, val_at, val_len)
     encode(data, po, data[:0], chosen[:m], old[:m], *columns, True, body, out)
-    return -1, count, m, total
+    return -1, m, total
 
 
 @njit(cache=True, nogil=True)

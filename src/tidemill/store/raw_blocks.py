@@ -10,7 +10,7 @@ import numpy as np
 
 from tidemill.errors import CorruptDataError
 from tidemill.store import raw_kernels
-from tidemill.store.blocks import RECORDS_PER_BLOCK, Pairs, Rows, join, read_ahead, take
+from tidemill.store.blocks import RECORDS_PER_BLOCK, Pairs, Rows, join, take
 from tidemill.store.engine import Family, Item, Snapshot
 from tidemill.store.kernels import Bytes, Ints, Stamps
 
@@ -43,7 +43,7 @@ def changes(
     ``on_read`` is told how many bytes were read, before each part, and may wait.
     """
     source = snapshot.scan(Family.RAW, start, end)
-    for block, begin in _blocks(read_ahead(lambda: _take(source, RECORDS_PER_BLOCK), bool)):
+    for block, begin in _blocks(iter(lambda: _take(source, RECORDS_PER_BLOCK), [])):
         on_read(block.read_bytes)
         rows = block.changes(begin, checkpoint_ts)
         if rows is not None:
@@ -115,8 +115,6 @@ def _blocks(parts: Iterable[Pairs]) -> Iterator[tuple["_Block", int]]:
     """Blocks, and at which of its pairs each begins: the one before it tells whether its first is an older version."""
     carried: Pairs = []
     for fresh in parts:
-        if not fresh:
-            return
         yield _Block(carried + fresh), len(carried) // 2
         carried = fresh[-2:]
 
