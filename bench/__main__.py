@@ -70,6 +70,13 @@ GROUPS = (
     Group(
         "sorter.", "bench.sorter", "bench_sorter", {"sorter.catch_up": Aim(at_most=1), "sorter.live": Aim(at_most=1)}
     ),
+    Group("store.scan", "bench.store", "bench_scan", {"store.scan_events": Aim(0.3)}),
+    Group(
+        "store.raw",
+        "bench.store",
+        "bench_raw_put",
+        {"store.raw_put_with_capture": Aim(0.95), "store.raw_put_with_capture_p99": Aim(0.95)},
+    ),
     Group(
         "flow.",
         "bench.flow",

@@ -5,6 +5,8 @@ from collections.abc import Generator
 
 import pytest
 
+from tidemill.store.warm import warm_up
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
@@ -15,3 +17,9 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped where nothing may be: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled() -> None:
+    """On a new machine compiling takes longer than a test, or a client under test, waits for an answer."""
+    warm_up()

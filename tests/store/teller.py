@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tests.store.percolator import Percolator, pessimistic, put
 from tidemill._pb import kvrpcpb_pb2
-from tidemill.model.ts import physical_ms
+from tidemill.model.ts import MAX_TS, physical_ms
 from tidemill.store.mvcc import physical_key
 
 TTL_MS = 40
@@ -43,6 +43,12 @@ class Teller:
             if not answer.HasField("error"):
                 return int(answer.value)
             self._clear(answer.error.locked, ts, bypass)
+
+    def sweep(self, keys: Sequence[bytes]) -> None:
+        """End what the dead have left; readers may just have passed it by."""
+        for key in keys:
+            while locks := self._call("KvScanLock", key, start_key=key, end_key=key + b"\0", max_version=MAX_TS).locks:
+                self._clear(locks[0], 0, set())
 
     def _clear(self, lock: kvrpcpb_pb2.LockInfo, reader_ts: int, bypass: set[int]) -> None:
         now = self._kv.tso()

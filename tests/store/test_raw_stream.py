@@ -8,6 +8,7 @@ import pytest
 from tests.store.rawclient import KEYSPACE, RawClient
 from tests.store.stub import COMMITTED, DEADLINE_SECONDS, client_of, put
 from tidemill._pb import cdcpb_pb2, kvrpcpb_pb2
+from tidemill.errors import UsageError
 from tidemill.store.engine import Family
 from tidemill.store.feed import MESSAGE_BYTES, REST_SECONDS, FeedStream, Subscription, Throttle
 from tidemill.store.upstream import EmbeddedUpstream
@@ -388,6 +389,12 @@ def test_scans_together_keep_to_their_rate():
     assert throttle.delay(500) == pytest.approx(1.5)
     clock.seconds += 60
     assert throttle.delay(100) == 0.0
+
+
+@pytest.mark.parametrize("bad", [{"clock_refresh_seconds": 0}, {"scan_bytes_per_second": 0}])
+def test_a_pace_of_nothing_is_refused(bad):
+    with pytest.raises(UsageError, match="must be positive"):
+        EmbeddedUpstream.start(**bad)
 
 
 def test_a_closed_stream_does_not_wait_for_its_throttled_scan(upstream, raw):

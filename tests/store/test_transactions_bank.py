@@ -81,6 +81,7 @@ def test_money_is_neither_made_nor_lost(seed, delay_seconds):
         finally:
             stop.set()
         assert auditor.result() > 0
+        Teller(kv, "end").sweep(ACCOUNTS)
         assert sum(Teller(kv, "end").balance(key, kv.tso()) for key in ACCOUNTS) == BALANCE * len(ACCOUNTS)
         assert all(sum(teller.done[mode] for teller in tellers) for mode in MODES)
         follower.follow_until(kv.tso())

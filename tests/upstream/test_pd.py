@@ -14,6 +14,7 @@ from tidemill.errors import (
     UsageError,
 )
 from tidemill.model.span import KEY_END, WHOLE, Span
+from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.testing.hurry import HurriedClock
 from tidemill.testing.scripted import CLUSTER_ID, ScriptedUpstream, region
 from tidemill.upstream.channel import Security, open_channel
@@ -62,6 +63,19 @@ def test_a_waiter_that_is_cancelled_leaves_the_others_their_timestamp():
             done = await asyncio.gather(*waiters, return_exceptions=True)
             assert isinstance(done[0], asyncio.CancelledError)
             assert len(set(done[1:])) == 4
+
+    asyncio.run(scenario())
+
+
+def test_a_timestamp_stream_that_has_ended_meanwhile_is_opened_anew():
+    async def scenario():
+        with EmbeddedUpstream.start() as upstream:
+            async with PdClient(upstream.pd_address) as pd:
+                first = await pd.get_ts()
+                upstream.pd_away()
+                upstream.pd_back()
+                await pd._tso.code()  # our side has heard of it
+                assert await pd.get_ts() > first
 
     asyncio.run(scenario())
 

@@ -382,3 +382,26 @@ def test_heart_beats_ask_for_more_life_as_time_goes_by():
                 await client.close()
 
     asyncio.run(run())
+
+
+def test_who_waits_for_another_lets_its_own_locks_expire(upstream):
+    """Two that wait for each other would otherwise keep each other waiting."""
+    mine, foreign = logical(upstream, b"a"), logical(upstream, b"z")
+
+    async def scenario(client):
+        other = await asyncio.to_thread(upstream.orphan_lock, foreign, 600_000)
+        transaction = await client.begin()
+        transaction.put(b"a", b"1")
+        transaction.put(b"z", b"1")
+        committing = asyncio.create_task(transaction.commit())
+        while transaction._waiting == 0 or upstream.cluster.locks.get(mine) is None:
+            await SYSTEM_CLOCK.sleep(0.005)
+        life = upstream.cluster.locks.get(mine).ttl_ms
+        await SYSTEM_CLOCK.sleep(0.5)  # some heart-beats long
+        assert upstream.cluster.locks.get(mine).ttl_ms == life
+        await asyncio.to_thread(upstream.rollback, [foreign], other)
+        await committing
+        assert await get(client, b"a", b"z") == {b"a": b"1", b"z": b"1"}
+
+    upstream.split(logical(upstream, b"m"))
+    with_client(upstream, scenario, lock_ttl_ms=300)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 import numpy as np
+import pyarrow as pa
 
 from tidemill.errors import CorruptDataError
 from tidemill.store import kernels
@@ -38,13 +39,13 @@ class Rows:
     def __len__(self) -> int:
         return len(self.ends)
 
-    def cut(self, max_bytes: int) -> Iterator[bytes]:
-        """The rows in runs of at most ``max_bytes``; a longer row comes alone."""
+    def cut(self, max_bytes: int) -> Iterator[memoryview]:
+        """The rows in runs of at most ``max_bytes``; a longer row comes alone. Nothing is copied."""
         first, base = 0, 0
         while first < len(self.ends):
             last = max(int(np.searchsorted(self.ends, base + max_bytes, side="right")), first + 1)
             end = int(self.ends[last - 1])
-            yield self.data[base:end].tobytes()
+            yield self.data[base:end].data
             first, base = last, end
 
 
@@ -83,11 +84,13 @@ def changes(
     while not done:
         fresh = take(source, RECORDS_PER_BLOCK)
         done = len(fresh) < 2 * RECORDS_PER_BLOCK
-        block = _Block(snapshot, carried + fresh)
+        block = _Block(snapshot, carried + fresh, is_parsed=False)
         on_read(block.read_bytes)
         # The last version waits for the next block, which may hold the one before it.
         count = len(block) if done else block.last_data()
-        at = 0
+        whole, at = block.scan(count, checkpoint_ts, drop_looped)
+        if whole is not None:
+            yield whole
         while at < count:
             block.read_bytes = 0
             rows, at = block.changes(at, count, checkpoint_ts, drop_looped)
@@ -148,7 +151,8 @@ def garbage(
 
 
 class _Block:
-    def __init__(self, snapshot: Snapshot, pairs: Pairs) -> None:
+    def __init__(self, snapshot: Snapshot, pairs: Pairs, *, is_parsed: bool = True) -> None:
+        """What is not parsed yet must be by ``scan``."""
         self.pairs = pairs
         self._snapshot = snapshot
         n = len(self)
@@ -162,12 +166,9 @@ class _Block:
         self._val_at: Ints = np.empty(n, np.int64)
         self._val_len: Ints = np.empty(n, np.int64)
         stamps = (self._commit, self._start, self._source)
-        slots = (self._val_at, self._val_len)
-        bad = kernels.parse(self._data, self._po, self._same, self._kind, *stamps, *slots)
-        if bad >= 0:
-            raise CorruptDataError(
-                f"the stored version {self.key(bad).hex()} is not readable. Load the data folder anew from its history."
-            )
+        self._columns = (self._same, self._kind, *stamps, self._val_at, self._val_len)
+        if is_parsed:
+            self._check(kernels.parse(self._data, self._po, *self._columns))
 
     def __len__(self) -> int:
         return len(self.pairs) // 2
@@ -178,11 +179,31 @@ class _Block:
 
     def last_data(self) -> int:
         """Index of the last put or delete; 0 if there is none behind it."""
-        data = np.flatnonzero((self._kind == ord("P")) | (self._kind == ord("D")))
-        return int(data[-1]) if len(data) else 0
+        for index in range(len(self) - 1, 0, -1):
+            if self.pairs[2 * index + 1][:1] in (b"P", b"D"):
+                return index
+        return 0
 
     def last_key_start(self) -> int:
         return int(np.flatnonzero(self._same == 0)[-1])
+
+    def scan(self, count: int, checkpoint_ts: int, drop_looped: bool) -> tuple[Rows | None, int]:
+        """Parse, and give the rows of all changes among the first ``count`` records, unless values are long.
+
+        Also the record from which on ``changes`` has to go on.
+        """
+        n = len(self)
+        chosen, old, ends = (np.empty(n, np.int64) for _ in range(3))
+        out: Bytes = np.empty(2 * len(self._data) + 64 * n, np.uint8)
+        wanted = (count, np.uint64(checkpoint_ts), drop_looped)
+        work = (*self._columns, chosen, old, ends, out)
+        bad, m, total = kernels.scan(self._data, self._po, *wanted, *work)
+        self._check(bad)
+        if m == 0:
+            return None, count
+        if total < 0:
+            return None, 0
+        return Rows(out[:total], ends[:m], self.key(int(chosen[m - 1]))), count
 
     def changes(self, begin: int, count: int, checkpoint_ts: int, drop_looped: bool) -> tuple[Rows | None, int]:
         """Rows of the records from ``begin`` up to ``count``, or to fewer if values are long; and where it stopped."""
@@ -222,6 +243,12 @@ class _Block:
         chosen = np.flatnonzero(doomed)
         values = [self._value_key(i) for i in chosen[self._val_len[chosen] == LONG_VALUE].tolist()]
         return Garbage([self.key(i) for i in chosen.tolist()], values, kept)
+
+    def _check(self, bad: int) -> None:
+        if bad >= 0:
+            raise CorruptDataError(
+                f"the stored version {self.key(bad).hex()} is not readable. Load the data folder anew from its history."
+            )
 
     def _encode(self, chosen: Ints, old: Ints, longs: Bytes, *, as_changes: bool) -> Rows:
         body: Ints = np.empty(len(chosen), np.int64)
@@ -301,6 +328,6 @@ def take(source: Iterator[Item], count: int) -> Pairs:
 
 def join(parts: Sequence[bytes]) -> tuple[Bytes, Ints]:
     """All parts in one buffer, and where each begins and ends."""
-    offsets: Ints = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
-    return np.frombuffer(b"".join(parts), np.uint8), offsets
+    _, offsets, data = pa.array(parts, pa.large_binary()).buffers()
+    ends: Ints = np.frombuffer(offsets, np.int64) if parts else np.zeros(1, np.int64)
+    return np.frombuffer(data, np.uint8) if ends[-1] else np.empty(0, np.uint8), ends

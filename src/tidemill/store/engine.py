@@ -15,13 +15,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rocksdict import DBRecoveryMode, IngestExternalFileOptions, Options, Rdict, ReadOptions, SstFileWriter, WriteBatch
+from rocksdict import (
+    BlockBasedOptions,
+    DBRecoveryMode,
+    IngestExternalFileOptions,
+    Options,
+    Rdict,
+    ReadOptions,
+    SstFileWriter,
+    WriteBatch,
+)
 
 from tidemill.errors import CorruptDataError, DataDirError
 
 Item = tuple[bytes, bytes]
 
 _READ_AHEAD_BYTES = 2 << 20
+_BLOCK_BYTES = 32 << 10  # TiKV's; a scan spends a third less time on these than on RocksDB's own 4 KiB
 # What a process leaves that was killed before its first write.
 _OF_A_NEW_FOLDER = re.compile(r"LOCK|LOG.*|IDENTITY|MANIFEST-\d+|OPTIONS-\d+|\d+\.(log|dbtmp)|rocksdict-config\.json")
 
@@ -219,6 +229,9 @@ def _check_is_ours(folder: Path) -> None:
 def _options() -> Options:
     options = Options(raw_mode=True)
     options.set_write_buffer_size(32 << 20)
+    table = BlockBasedOptions()
+    table.set_block_size(_BLOCK_BYTES)
+    options.set_block_based_table_factory(table)
     return options
 
 

@@ -354,6 +354,45 @@ def encode(data, po, longs, chosen, old, kind, commit, start, source, val_at, va
 
 
 @njit(cache=True, nogil=True)
+def scan(
+    data,
+    po,
+    count,
+    checkpoint,
+    drop_looped,
+    same,
+    kind,
+    commit,
+    start,
+    source,
+    val_at,
+    val_len,
+    chosen,
+    old,
+    ends,
+    out,
+):
+    """All of an incremental scan's work on one block in one call: each takes the interpreter, which others need.
+
+    Returns the first unreadable record or -1, how many changes were chosen among the first ``count`` records,
+    and the length of their rows: -1 if long values are needed first. ``out`` holds at least twice ``data``
+    and 64 bytes per record.
+    """
+    bad = parse(data, po, same, kind, commit, start, source, val_at, val_len)
+    if bad >= 0:
+        return bad, 0, -1
+    m = choose_changes(same, kind, commit, source, 0, count, checkpoint, drop_looped, chosen, old)
+    for r in range(m):
+        if val_len[chosen[r]] == LONG_VALUE or (old[r] >= 0 and val_len[old[r]] == LONG_VALUE):
+            return -1, m, -1
+    body = np.empty(m, np.int64)
+    total = sizes(data, po, chosen[:m], old[:m], kind, commit, start, source, val_len, True, body, ends)
+    columns = (kind, commit, start, source, val_at, val_len)
+    encode(data, po, data[:0], chosen[:m], old[:m], *columns, True, body, out)
+    return -1, m, total
+
+
+@njit(cache=True, nogil=True)
 def stored_keys(keys, ko, stamps, order, out, ends):
     """Memcomparable keys with inverted ts, in the given order, into one buffer."""
     at = 0

@@ -3,7 +3,7 @@
 What a version costs in the interpreter is its two ``bytes`` objects from RocksDB; all else is compiled.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,8 @@ def changes(
 
     ``on_read`` is told how many bytes were read, before each part, and may wait.
     """
-    for block, begin in _blocks(snapshot.scan(Family.RAW, start, end), RECORDS_PER_BLOCK):
+    source = snapshot.scan(Family.RAW, start, end)
+    for block, begin in _blocks(iter(lambda: _take(source, RECORDS_PER_BLOCK), [])):
         on_read(block.read_bytes)
         rows = block.changes(begin, checkpoint_ts)
         if rows is not None:
@@ -51,7 +52,8 @@ def changes(
 
 def live(source: Iterator[Item], now: int, limit: int, *, key_only: bool = False) -> Iterator[Rows]:
     """Pairs (``kvrpcpb.RawScanResponse``) of the versions that are there at ``now``, at most ``limit`` in all."""
-    for block, begin in _blocks(source, min(max(limit * 2, 64), RECORDS_PER_BLOCK)):
+    count = min(max(limit * 2, 64), RECORDS_PER_BLOCK)
+    for block, begin in _blocks(iter(lambda: _take(source, count), [])):
         rows = block.live(begin, now, limit, key_only)
         if rows is not None:
             limit -= len(rows)
@@ -82,7 +84,7 @@ def dead(snapshot: Snapshot, before_ts: int, now: int) -> Iterator[list[bytes]]:
 def checksum_versions(source: Iterator[Item], now: int) -> Checksum:
     """Of the keys and values that are there at ``now``."""
     total = Checksum()
-    for block, begin in _blocks(source, RECORDS_PER_BLOCK):
+    for block, begin in _blocks(iter(lambda: _take(source, RECORDS_PER_BLOCK), [])):
         total += block.checksum(begin, now)
     return total
 
@@ -109,10 +111,10 @@ def _take(source: Iterator[Item], count: int) -> Pairs:
     return taken
 
 
-def _blocks(source: Iterator[Item], count: int) -> Iterator[tuple["_Block", int]]:
+def _blocks(parts: Iterable[Pairs]) -> Iterator[tuple["_Block", int]]:
     """Blocks, and at which of its pairs each begins: the one before it tells whether its first is an older version."""
     carried: Pairs = []
-    while fresh := _take(source, count):
+    for fresh in parts:
         yield _Block(carried + fresh), len(carried) // 2
         carried = fresh[-2:]
 

@@ -29,6 +29,7 @@ from tidemill.store.chaos import Chaos
 from tidemill.store.cluster import Cluster
 from tidemill.store.engine import Engine
 from tidemill.store.faults import PREFIX, Faults
+from tidemill.store.feed import SCAN_BYTES_PER_SECOND
 from tidemill.store.gc import INTERVAL_SECONDS, Sweeper
 from tidemill.store.health import HEALTH
 from tidemill.store.history import read_history
@@ -106,6 +107,7 @@ class EmbeddedUpstream:
         api_version: int = 1,
         gc_interval_seconds: float = INTERVAL_SECONDS,
         clock_refresh_seconds: float = 0.5,
+        scan_bytes_per_second: float = SCAN_BYTES_PER_SECOND,
         chaos: int | None = None,
     ) -> "EmbeddedUpstream":
         """Start a cluster in ``data_dir``, or in a temporary folder that goes when it stops.
@@ -113,7 +115,8 @@ class EmbeddedUpstream:
         ``load`` brings in a history: at once, or with ``replay`` live at so many times its own
         pace (0: as fast as it goes), except for what its ``bootstrap_ts`` covers. The stores' own
         clocks, which stamp raw writes of API V2, hear from the TSO every ``clock_refresh_seconds``.
-        ``chaos`` is a seed: the cluster then changes by itself all the time.
+        Incremental scans together read no more than ``scan_bytes_per_second``. ``chaos`` is a seed: the
+        cluster then changes by itself all the time.
         """
         if not 1 <= stores <= 64:
             raise UsageError(f"cannot start {stores} stores: choose 1 to 64")
@@ -123,6 +126,11 @@ class EmbeddedUpstream:
             raise UsageError("--replay needs a history: give one with --load")
         if resolved_interval_seconds <= 0:
             raise UsageError(f"the resolved-ts interval must be positive, not {resolved_interval_seconds} seconds")
+        if clock_refresh_seconds <= 0 or scan_bytes_per_second <= 0:
+            raise UsageError(
+                "the refresh of the stores' clocks and the rate of scans must be positive, "
+                f"not {clock_refresh_seconds} seconds and {scan_bytes_per_second} bytes a second"
+            )
         if gc_interval_seconds <= 0:
             raise UsageError(f"the interval of garbage collection must be positive, not {gc_interval_seconds} seconds")
         # A bad history must not leave a half-made folder behind, so it is read first.
@@ -141,6 +149,7 @@ class EmbeddedUpstream:
                 gc_interval_seconds=gc_interval_seconds,
                 clock_refresh_seconds=clock_refresh_seconds,
             )
+            upstream.cluster.scan_throttle.bytes_per_second = scan_bytes_per_second
             if history is not None:
                 at_once = len(history) if replay is None else history.rows_up_to(history.bootstrap_ts)
                 loading.load(upstream.cluster, history, at_once)

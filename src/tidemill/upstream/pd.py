@@ -332,8 +332,11 @@ class PdClient:
             request = pdpb_pb2.TsoRequest(count=len(served))
             request.header.cluster_id = self._cluster_id
             async with asyncio.timeout(CALL_SECONDS):
-                await stream.write(request)
-                answer = await stream.read()
+                try:
+                    await stream.write(request)
+                    answer = await stream.read()
+                except asyncio.InvalidStateError as error:  # how gRPC says that the call is over already
+                    raise _TryAgainError("the timestamp stream has ended") from error
             if answer is grpc.aio.EOF:
                 raise _TryAgainError("PD closed the timestamp stream")
             if answer.header.HasField("error"):

@@ -94,6 +94,7 @@ class Transaction:
         self._began_at = client.clock.monotonic()
         self._writes: dict[bytes, bytes | None] = {}  # by logical key; None: deleted
         self._state = _State.OPEN
+        self._waiting = 0  # requests that a lock of somebody else is in the way of
 
     async def get(self, key: bytes) -> bytes | None:
         """The value as this transaction sees it; None if there is none."""
@@ -175,7 +176,12 @@ class Transaction:
                 count, answer = await client.kv.send_some("KvPrewrite", some, request, _prewritten)
                 if not answer.errors:
                     return count
-                await waiter.clear([self._lock_of(error) for error in answer.errors])
+                locks = [self._lock_of(error) for error in answer.errors]
+                self._waiting += 1
+                try:
+                    await waiter.clear(locks)
+                finally:
+                    self._waiting -= 1
 
         await client.kv.spread(
             keys,
@@ -254,7 +260,11 @@ class Transaction:
             await asyncio.wait([beating])
 
     async def _beat(self, primary: bytes) -> None:
-        """Renew the primary's lock, well before it expires, until cancelled. Others look there alone."""
+        """Renew the primary's lock, well before it expires, until cancelled. Others look there alone.
+
+        Not while it waits for somebody else's lock: two that wait for each other would keep each other
+        waiting. Without it the one whose lock expires first has to go.
+        """
 
         def request(some: Sequence[bytes]) -> kvrpcpb_pb2.TxnHeartBeatRequest:
             return kvrpcpb_pb2.TxnHeartBeatRequest(
@@ -264,6 +274,8 @@ class Transaction:
         clock = self._client.clock
         while clock.monotonic() - self._began_at < LONGEST_LIFE_SECONDS:
             await clock.sleep(self._client.lock_ttl_ms / 3000)
+            if self._waiting:
+                continue
             try:
                 _, answer = await self._client.kv.send_some("KvTxnHeartBeat", [primary], request, _beaten)
             except UpstreamError as error:

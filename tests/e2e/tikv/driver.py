@@ -323,16 +323,23 @@ def txn_model(pd: str, seed: int, steps: int) -> None:
 
     async def total(client) -> None:
         """In every snapshot the same."""
-        for _ in range(20):
+        seen = 0
+        for _ in range(200):
             snapshot = client.snapshot(await client.current_timestamp(), False)
             try:
                 found = pairs(await snapshot.scan(b"acc", b"acd", 100))
             except Exception as error:
-                if "lock" not in str(error).lower():
+                # A lock that stays; or a region that is gone, which this client does not look up anew when
+                # it resolves a lock there: the next scan does.
+                if not any(reason in str(error).lower() for reason in ("lock", "region error")):
                     raise
                 continue
             assert sum(int(v) for _, v in found) == 100 * len(accounts), found
             assert len(found) == len(accounts)
+            seen += 1
+            if seen == 20:
+                return
+        assert seen > 0
 
     async def work(client, worker: int) -> None:
         rng = random.Random(f"{seed}-{worker}")

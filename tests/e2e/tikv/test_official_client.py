@@ -15,7 +15,6 @@ from tidemill.errors import UsageError
 from tidemill.model.change import Op
 from tidemill.store.transactions import Mutation
 from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.store.warm import warm_up
 
 pytest.importorskip(
     "tikv_client", reason="the official client has wheels for Python 3.11 on x86-64 Linux only: run the tests there"
@@ -34,11 +33,6 @@ def drive(upstream: EmbeddedUpstream, scenario: str, **arguments: int) -> str:
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, f"{scenario} failed ({done.returncode}):\n{done.stderr}"
     return done.stdout
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
-    warm_up()  # the client gives a request two seconds
 
 
 @pytest.fixture
