@@ -3,6 +3,8 @@
     TidemillError
     ├── UsageError                 the user asked for something impossible; exit code 2
     │   ├── SinkUriError           a sink URI with a wrong scheme, parameter or value
+    │   ├── ConfigError            a changefeed's file with a wrong key, value or place
+    │   ├── FilterError            a filter that cannot be read, or does not fit the tables it is for
     │   ├── UnsupportedCollationError  a key on text in a collation whose weights we do not have
     │   └── StartTsCollectedError  start-ts lies below what the upstream still keeps
     ├── UpstreamError              PD or TiKV answered with an error, or not at all
@@ -44,6 +46,14 @@ class UsageError(TidemillError):
 
 class SinkUriError(UsageError):
     code = "sink-uri"
+
+
+class ConfigError(UsageError):
+    code = "config"
+
+
+class FilterError(UsageError):
+    code = "filter"
 
 
 class StartTsCollectedError(UsageError):
