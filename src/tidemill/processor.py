@@ -6,14 +6,17 @@
 
 Everything here runs on one asyncio loop, so its state needs no locks. Spark's side reaches it from other
 threads and processes through ``tidemill.spark.endpoint``. What to do next is decided by ``control.progress``;
-this module does it.
+this module does it. The sink may take its time, so it is called in a thread of its own, one call at a time.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +37,9 @@ from tidemill.model.ts import Ts
 from tidemill.upstream.keys import record_span
 
 log = get_logger("processor")
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 _DDL_SPAN = 1  # the subscription to the DDL jobs; the intake takes the numbers after it
 _TRACES = 1024  # of the latest batches are kept
@@ -99,6 +105,10 @@ class Processor:
         self.traces: deque[BatchTrace] = deque(maxlen=_TRACES)
         self._idle_saved = clock.monotonic()
         self._intake: Intake
+        self._sink_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sink")
+        self._running_ddl: asyncio.Task[None] | None = None
+        self._publishing: asyncio.Task[None] | None = None
+        self.failure: Exception | None = None  # of what runs beside: a DDL, or telling readers of the checkpoint
         self.totals = Totals()
         self.progress = Progress(
             checkpoint_ts=state.checkpoint_ts,
@@ -107,6 +117,11 @@ class Processor:
             schema_ts=state.ddl_ts,
             target_ts=target_ts,
         )
+
+    @property
+    def is_done(self) -> bool:
+        """Everything up to the target is durable, and readers of the sink have been told."""
+        return self.progress.is_finished and self.progress.in_flight_ts is None and self._publishing is None
 
     # What the puller calls.
 
@@ -170,34 +185,36 @@ class Processor:
             raise InvariantError(
                 f"a batch up to {to_ts} was not offered; the one at hand is {self.progress.in_flight_ts}"
             )
-        return self._units(to_ts)
+        return await self._units(to_ts)
 
     async def shorten(self, to_ts: Ts) -> list[Unit]:
         """The batch at hand cannot be taken beyond ``to_ts``. Gives its units up to there, to be committed in its
         place; none if nothing of it is left. What was written of it downstream is gone when this returns."""
-        self._sink.recover()
+        await self._in_sink(self._sink.recover)
         self.progress = replace(self.progress, in_flight_ts=None)
         if to_ts <= self.progress.checkpoint_ts:
             return []
-        units = self._units(to_ts)
+        units = await self._units(to_ts)
         if units:
             self._begin(to_ts)
         return units
 
     async def begin_again(self) -> None:
         """Spark has lost the batch at hand. What was written of it downstream is gone when this returns."""
-        self._sink.recover()
+        await self._in_sink(self._sink.recover)
         self.progress = replace(self.progress, in_flight_ts=None)
         self._turn()
 
-    def _units(self, to_ts: Ts) -> list[Unit]:
+    async def _units(self, to_ts: Ts) -> list[Unit]:
         parts: list[Part] = []
         for physical_id, slices in self._intake.plan(self.progress.checkpoint_ts, to_ts):
             table = self._schema.table(physical_id, to_ts)
             if table is None:
                 raise InvariantError(f"changes of table id {physical_id} up to {to_ts}, but no schema for them")
             parts.append((table, physical_id, slices))
-        units = make_units(parts, lambda table, physical_id: self._sink.target(table, physical_id, to_ts))
+        units = await self._in_sink(
+            make_units, parts, lambda table, physical_id: self._sink.target(table, physical_id, to_ts)
+        )
         self._batch_planned = self._clock.monotonic()
         return units
 
@@ -209,7 +226,7 @@ class Processor:
         if to_ts is None:
             raise InvariantError("a batch is done that was not begun")
         written_at = self._clock.monotonic()
-        sink_state = self._sink.commit(to_ts, receipts)
+        sink_state = await self._in_sink(self._sink.commit, to_ts, receipts)
         rows = sum(receipt.rows for receipt in receipts)
         self.totals.rows += rows
         self.totals.bytes += sum(receipt.bytes for receipt in receipts)
@@ -245,7 +262,9 @@ class Processor:
                     self.progress = moved_to(self.progress, to_ts)
                     self._save_idle()
                 case RunDdl(at_ts):
-                    self._run_ddl(at_ts)
+                    self.progress = replace(self.progress, is_running_ddl=True)
+                    self._running_ddl = asyncio.create_task(self._beside(self._run_ddl(at_ts)))
+                    break
                 case _:
                     break
         self._changed.set()
@@ -257,14 +276,16 @@ class Processor:
         self._batch_started = self._clock.monotonic()
         self.progress = replace(self.progress, in_flight_ts=to_ts)
 
-    def _run_ddl(self, at_ts: Ts) -> None:
+    async def _run_ddl(self, at_ts: Ts) -> None:
         while self._ddls and self._ddls[0].finished_ts <= at_ts:
-            for event in self._ddls.popleft().events:
+            for event in self._ddls[0].events:
                 log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
-                self._sink.ddl(event)
+                await self._in_sink(self._sink.ddl, event)
                 self.totals.ddls += 1
+            self._ddls.popleft()
         self.progress = ddl_done(self.progress, at_ts, self._ddls[0].finished_ts if self._ddls else None)
         self._save()
+        self._turn()
 
     def _save(self, rows: int | None = None, sink_state: dict[str, object] | None = None) -> None:
         self._state = replace(
@@ -277,7 +298,8 @@ class Processor:
         )
         self._data_dir.save(self._state)
         self._idle_saved = self._clock.monotonic()
-        self._sink.publish(self.progress.checkpoint_ts)
+        if self._publishing is None:
+            self._publishing = asyncio.create_task(self._beside(self._publish()))
         self._intake.release(self.progress.checkpoint_ts)
         self._schema.gc(self.progress.ddl_ts)
 
@@ -285,10 +307,35 @@ class Processor:
         if self.progress.is_finished or self._clock.monotonic() - self._idle_saved >= _IDLE_SAVE_SECONDS:
             self._save()
 
-    def close(self) -> None:
-        """Write down how far it came. Call when no batch is at hand any more."""
-        if self.progress.checkpoint_ts > self._state.checkpoint_ts:
+    async def _publish(self) -> None:
+        """Tell readers of the checkpoint that was saved last; of those in between nobody needs to hear."""
+        told = None
+        while told != self._state.checkpoint_ts:
+            told = self._state.checkpoint_ts
+            await self._in_sink(self._sink.publish, told)
+        self._publishing = None
+
+    async def close(self) -> None:
+        """Write down how far it came and let go of the sink. Call when no batch is at hand any more."""
+        if self._running_ddl is not None and not self._running_ddl.done():
+            self._running_ddl.cancel()
+        elif self.progress.checkpoint_ts > self._state.checkpoint_ts and self.failure is None:
             self._save()
+        if self._publishing is not None:
+            await self._publishing
+        await asyncio.to_thread(self._sink.close)  # beside a DDL that still runs there: it ends by this
+        await asyncio.to_thread(self._sink_thread.shutdown)
+
+    async def _in_sink(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        work = partial(call, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._sink_thread, work)
+
+    async def _beside(self, work: Coroutine[object, object, None]) -> None:
+        """What nobody waits for: its failure is kept for whoever looks after the changefeed."""
+        try:
+            await work
+        except Exception as error:
+            self.failure = error
 
     # How it follows the schema.
 

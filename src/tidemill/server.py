@@ -128,8 +128,9 @@ class Changefeed:
 
     def poll(self, seconds: float = _POLL_SECONDS) -> bool:
         """Wait a little; True once everything up to the target is durable. Raises what stopped it."""
-        progress = self.processor.progress
-        if progress.is_finished and progress.in_flight_ts is None:
+        if self.processor.failure is not None:
+            raise self.processor.failure
+        if self.processor.is_done:
             return True
         if self._pulling is not None and self._pulling.done():
             self._pulling.result()
@@ -196,7 +197,7 @@ class Changefeed:
         # The sink's own checkpoint is published after ours is saved, so it is never above it, unless it is another's.
         zone = ZoneInfo(options.zone)
         sink = self._open_sink(self._config, state.sink_state, start_ts=state.checkpoint_ts, zone=zone)
-        sink.recover()
+        await asyncio.to_thread(sink.recover)
         self._data_dir.save(state)
         self._is_begun = True
         versions = {int(table): Ts(ts) for table, ts in state.table_versions.items()}
@@ -271,7 +272,7 @@ class Changefeed:
                 await asyncio.wrap_future(self._pulling)
         try:
             if self._upstream is not None:
-                self._upstream.processor.close()
+                await self._upstream.processor.close()
         finally:
             if self._upstream is not None:
                 self._upstream.sorter.close()

@@ -25,6 +25,7 @@ class Progress:
     barrier_ts: Ts | None = None  # of the first DDL that has not run
     target_ts: Ts | None = None
     in_flight_ts: Ts | None = None  # the end of the batch that Spark is working on
+    is_running_ddl: bool = False  # what finished exactly at the checkpoint is being run downstream
     is_stopping: bool = False
 
     @property
@@ -77,7 +78,7 @@ Decision = Wait | Advance | RunDdl | Offer | Finish
 
 def decide(progress: Progress, has_changes: bool) -> Decision:
     """What to do next. ``has_changes``: whether any change lies in (checkpoint, limit]."""
-    if progress.in_flight_ts is not None:
+    if progress.in_flight_ts is not None or progress.is_running_ddl:
         return Wait()
     if progress.barrier_ts is not None and progress.barrier_ts <= progress.checkpoint_ts:
         return RunDdl(progress.barrier_ts)
@@ -110,4 +111,4 @@ def ddl_done(progress: Progress, at_ts: Ts, next_barrier_ts: Ts | None) -> Progr
     """What finished at ``at_ts`` has run downstream; ``next_barrier_ts`` is the DDL after it, if known."""
     if at_ts != progress.checkpoint_ts and at_ts > progress.ddl_ts + 1:
         raise InvariantError(f"a DDL of {at_ts} ran at the checkpoint {progress.checkpoint_ts}")
-    return replace(progress, ddl_ts=progress.checkpoint_ts, barrier_ts=next_barrier_ts)
+    return replace(progress, ddl_ts=progress.checkpoint_ts, barrier_ts=next_barrier_ts, is_running_ddl=False)

@@ -17,10 +17,10 @@ from tidemill.flow.encoder import Encoded
 from tidemill.flow.sink.blackhole import BlackholeSink, BlackholeTarget, drop_messages
 from tidemill.flow.sink.files import FileSink, FileTarget, write_files
 from tidemill.flow.sink.receipt import Receipt
+from tidemill.flow.sink.surface import Sink
 from tidemill.flow.sink.uri import DateSeparator, Scheme, SinkConfig, parse_sink_uri, safe_uri
 from tidemill.model.ts import Ts
 
-Sink = FileSink | BlackholeSink
 Target = FileTarget | BlackholeTarget
 
 

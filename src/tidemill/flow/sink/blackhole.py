@@ -50,3 +50,6 @@ class BlackholeSink:
 
     def ddl(self, event: DdlEvent) -> None:
         """Nothing has a schema here."""
+
+    def close(self) -> None:
+        """Nothing is open."""

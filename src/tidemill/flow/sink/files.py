@@ -162,6 +162,9 @@ class FileSink:
         folders = {folder: self._committed[folder] for folder in sorted(self._unpublished)}
         return {"format": _STATE_FORMAT, "folders": folders}
 
+    def close(self) -> None:
+        """Nothing is open between calls."""
+
     def publish(self, checkpoint_ts: Ts) -> None:
         """Tell readers: all up to ``checkpoint_ts`` is there. To be called when the state is durable."""
         self._publish_indexes()

@@ -1,7 +1,7 @@
 """What an executor made durable, on its way back to the driver."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -14,6 +14,7 @@ class Receipt:
     files: int
     rows: int
     bytes: int
+    detail: Mapping[str, Any] = field(default_factory=dict)  # what the sink itself wants to hear, as JSON has it
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,0 +1,32 @@
+"""What every sink offers to the driver. The concrete ones are chosen in this package's ``open_sink``."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tidemill.flow.sink.receipt import Receipt
+from tidemill.model.ddl import DdlEvent
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts
+
+
+class Sink(Protocol):
+    """Methods may block; they are called one at a time, but for ``close``, which ends what is under way. They
+    raise SinkError. Batches come one after the other, DDLs between them; after a crash the same batch comes again."""
+
+    def recover(self) -> None:
+        """At the start, and when a batch was lost: make harmless what an unfinished one left downstream."""
+
+    def target(self, table: TableInfo, physical_id: int, to_ts: Ts) -> Any:
+        """Where the rows of one unit go. Small and picklable: it travels to the executor."""
+
+    def ddl(self, event: DdlEvent) -> None:
+        """Run it downstream, where all rows up to it are durable. The same one may come again."""
+
+    def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        """The batch counts once the caller has saved what this returns, which is JSON."""
+
+    def publish(self, checkpoint_ts: Ts) -> None:
+        """The caller has saved it: tell readers. Again and again the same does no harm."""
+
+    def close(self) -> None:
+        """Let go of connections, from any thread."""
