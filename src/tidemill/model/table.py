@@ -4,7 +4,8 @@ A ``TableInfo`` is one version of one table. The schema store looks it up by phy
 the mounter decodes with it; encoders and sinks take names, types and keys from it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 from functools import cached_property
 
@@ -208,6 +209,19 @@ class TableInfo:
             if index.is_unique or index.is_primary:
                 offsets.update(c.offset for c in index.columns)
         return tuple(c for c in self.columns if c.offset in offsets and not c.is_virtual)
+
+    def with_columns(self, columns: Sequence[ColumnInfo]) -> "TableInfo":
+        """This table with only some of its columns, in this order, and the indexes that need no others."""
+        places = {c.offset: i for i, c in enumerate(columns)}
+        return replace(
+            self,
+            columns=tuple(replace(c, offset=i) for i, c in enumerate(columns)),
+            indexes=tuple(
+                replace(index, columns=tuple(replace(c, offset=places[c.offset]) for c in index.columns))
+                for index in self.indexes
+                if all(c.offset in places for c in index.columns)
+            ),
+        )
 
     @property
     def is_eligible(self) -> bool:

@@ -5,4 +5,21 @@ endpoint   how Spark's own Python processes ask the processor, over loopback
 source     the stream source: its offset is a ts, its partitions are units of work
 job        the streaming query: units → the fused pipeline → receipts → commit
 daemon     forks Python workers that have the pipeline loaded already
+library/   ``spark.read.format("tidemill")``: tables and their changes for everybody's own jobs
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Make ``spark.read.format("tidemill")`` and ``spark.readStream.format("tidemill")`` known to a session."""
+    # Here, since Python workers import this package and need none of it.
+    from tidemill.spark import library
+
+    library.register(spark)
+
+
+__all__ = ["register"]

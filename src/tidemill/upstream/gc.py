@@ -14,12 +14,26 @@ log = get_logger("gc")
 
 
 class GcHold:
-    """One service's claim on the past. Renew it well within ``ttl_seconds``: PD forgets it then."""
+    """One service's claim on the past. Renew it well within ``ttl_seconds``: PD forgets it then.
 
-    def __init__(self, pd: PdClient, service_id: str, ttl_seconds: int) -> None:
+    ``purpose`` and ``advice`` are for the message of a claim that comes too late.
+    """
+
+    def __init__(
+        self,
+        pd: PdClient,
+        service_id: str,
+        ttl_seconds: int,
+        *,
+        purpose: str = "start at",
+        advice: str = "Choose a --start-ts above it and a new --data-dir, or copy the tables first and start from the "
+        "copy's ts.",
+    ) -> None:
         self._pd = pd
         self._service_id = service_id
         self._ttl_seconds = ttl_seconds
+        self._purpose = purpose
+        self._advice = advice
         self._takes_barriers: bool | None = None  # None: PD has not been asked yet
         self._is_held = False
 
@@ -32,9 +46,8 @@ class GcHold:
         safepoint = await self._ask(wanted)
         if safepoint > wanted:
             raise StartTsCollectedError(
-                f"cannot start at {show(checkpoint_ts)}: the upstream has garbage-collected up to {show(safepoint)}. "
-                "Choose a --start-ts above it and a new --data-dir, or copy the tables first and start from the "
-                "copy's ts."
+                f"cannot {self._purpose} {show(checkpoint_ts)}: the upstream has garbage-collected up to "
+                f"{show(safepoint)}. {self._advice}"
             )
         self._is_held = True
 

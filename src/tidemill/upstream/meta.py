@@ -43,6 +43,12 @@ def hash_key(name: bytes, field_name: bytes) -> bytes:
     return _META + encode_bytes(name) + _HASH_FIELD + encode_bytes(field_name)
 
 
+def hash_range(name: bytes) -> tuple[bytes, bytes]:
+    """All fields of one hash as a range ``[start, end)`` of plain keys."""
+    prefix = _META + encode_bytes(name)
+    return prefix + _HASH_FIELD, prefix + _HASH_FIELD[:-1] + bytes([_HASH_FIELD[-1] + 1])
+
+
 def database_key(schema_id: int) -> bytes:
     return hash_key(_DATABASES, b"DB:%d" % schema_id)
 

@@ -102,6 +102,11 @@ class PdClient:
         await self.close()
 
     @property
+    def addresses(self) -> str:
+        """As they were given, for a client elsewhere to begin with."""
+        return ",".join(self._given)
+
+    @property
     def cluster_id(self) -> int:
         return self._cluster_id
 

@@ -13,8 +13,10 @@ from tidemill.upstream.snapshot import SnapshotReader
 log = get_logger("schema")
 
 
-async def load_schema(reader: SnapshotReader, ts: Ts, base_ts: Ts, versions: Mapping[int, Ts]) -> SchemaStore:
-    """A store for rows with commit-ts above ``ts``; ``base_ts`` and ``versions`` as ``from_snapshot`` says."""
+async def load_schema(
+    reader: SnapshotReader, ts: Ts, base_ts: Ts, versions: Mapping[int, Ts], *, is_for_every_table: bool = False
+) -> SchemaStore:
+    """A store for rows with commit-ts above ``ts``; the rest as ``from_snapshot`` says."""
     pairs: list[tuple[bytes, bytes]] = []
     for start, end in scan_ranges():
         async for batch in reader.scan(start, end, ts):
@@ -26,7 +28,9 @@ async def load_schema(reader: SnapshotReader, ts: Ts, base_ts: Ts, versions: Map
         except (StartTsCollectedError, UpstreamError) as error:
             # The store then takes what is public in the present document.
             log.warning("cannot read a table as it was before a running DDL", ts=read.ts, reason=str(error))
-    store = SchemaStore.from_snapshot(pairs, ts, past=past, base_ts=base_ts, versions=versions)
+    store = SchemaStore.from_snapshot(
+        pairs, ts, past=past, base_ts=base_ts, versions=versions, is_for_every_table=is_for_every_table
+    )
     log.info("schema loaded", ts=ts, tables=len(store.followed()), documents=len(pairs))
     return store
 

@@ -84,7 +84,8 @@ class _Running:
 
 
 class SchemaStore:
-    def __init__(self, ts: Ts) -> None:
+    def __init__(self, ts: Ts, *, is_for_every_table: bool = False) -> None:
+        self._is_for_every_table = is_for_every_table
         self._start_ts = ts  # jobs done up to here are in the snapshot
         self._floor_ts = ts  # lookups must be above
         self._base_ts = ts
@@ -105,6 +106,7 @@ class SchemaStore:
         past: Mapping[PastRead, bytes | None] | None = None,
         base_ts: Ts | None = None,
         versions: Mapping[int, Ts] | None = None,
+        is_for_every_table: bool = False,
     ) -> "SchemaStore":
         """A store for rows with commit-ts above ``ts``.
 
@@ -117,11 +119,13 @@ class SchemaStore:
         A restarted changefeed gives ``base_ts`` (the ts of its very first snapshot) and ``versions``
         (what ``versions()`` said at its checkpoint), so that each table has the version it had.
 
+        ``is_for_every_table``: tables whose rows cannot be told apart count too, for who only reads them.
+
         The caller then subscribes the job table for changes above ``ts - 1``: the one at ``ts``
         itself is needed where a TRUNCATE PARTITION was done exactly there.
         """
         start = load_start(read_snapshot(pairs), past or {}, ts if base_ts is None else base_ts, versions or {})
-        store = cls(ts)
+        store = cls(ts, is_for_every_table=is_for_every_table)
         store._load(start)
         return store
 
@@ -141,12 +145,18 @@ class SchemaStore:
         table = versions[at - 1][1]
         if table is None:
             return Absent.DROPPED
-        return table if _has_rows(table) else Absent.INELIGIBLE
+        return table if self._has_rows(table) else Absent.INELIGIBLE
 
     def table(self, physical_id: int, commit_ts: int) -> TableInfo | None:
         """Like ``lookup``, with None for every reason to have no table."""
         found = self.lookup(physical_id, commit_ts)
         return found if isinstance(found, TableInfo) else None
+
+    def forms(self, physical_id: int, from_ts: int, to_ts: int) -> list[tuple[Ts, TableInfo | Absent]]:
+        """What explains the rows of ``physical_id`` with commit-ts in ``(from_ts, to_ts]``: pairs of the ts above which
+        something is in force, and what; the first one is in force from ``from_ts`` on."""
+        since = [Ts(from_ts), *(ts for ts, _ in self._versions.get(physical_id, ()) if from_ts < ts < to_ts)]
+        return [(ts, self.lookup(physical_id, ts + 1)) for ts in since]
 
     def followed(self) -> list[Followed]:
         """All intervals that are not below the last ``gc``, by physical id and ts."""
@@ -219,7 +229,7 @@ class SchemaStore:
         for table in start.catalogue.tables.values():
             for physical_id in table.physical_ids:
                 self._add_version(physical_id, ts, table)
-            self._follower.change((), _row_ids(table), ts)
+            self._follower.change((), self._row_ids(table), ts)
         for job in start.jobs:
             running = self._running.setdefault(job.id, _Running())
             if is_visible(job):
@@ -249,7 +259,7 @@ class SchemaStore:
             return self._switched(row.commit_ts)
         self._commit(effect, row, running)
         started, ended = self._follower.take_changes()
-        if not (effect.events or started or ended or any(map(_has_rows, effect.put))):
+        if not (effect.events or started or ended or any(map(self._has_rows, effect.put))):
             return None  # a sequence, say
         visible_ts = row.commit_ts if running.visible_ts is None else running.visible_ts
         return SchemaChange(row.commit_ts, effect.events, visible_ts, started, ended)
@@ -271,7 +281,7 @@ class SchemaStore:
             self._add_version(physical_id, ts, table)
         if row.job.type == ActionType.TRUNCATE_TABLE_PARTITION:
             self._open_truncated(row.job, set(after) - before | set(running.new_ids), effect.put, ts)
-        self._follower.change(before, {i for t in effect.put for i in _row_ids(t)}, ts)
+        self._follower.change(before, {i for t in effect.put for i in self._row_ids(t)}, ts)
 
     # Physical ids that switch while the job runs
 
@@ -287,7 +297,7 @@ class SchemaStore:
                 old_ids = [p.id for p in table.partitions if p.name.lower() in names]
             for physical_id in running.new_ids:
                 self._add_version(physical_id, ts, table)
-            if _has_rows(table):
+            if self._has_rows(table):
                 self._follower.change(old_ids, running.new_ids, ts)
         elif job.type == ActionType.TRUNCATE_TABLE_PARTITION and job.schema_state in (
             SchemaState.DELETE_ONLY,
@@ -296,7 +306,7 @@ class SchemaStore:
             _, running.new_ids = truncate_partition_args(job)
             for physical_id in running.new_ids:
                 self._add_version(physical_id, job.real_start_ts, table)
-                if _has_rows(table):
+                if self._has_rows(table):
                     self._follower.start(physical_id, job.real_start_ts, None)
 
     def _swap_columns(self, job: Job, running: _Running, table: TableInfo, ts: Ts) -> None:
@@ -321,7 +331,7 @@ class SchemaStore:
         for physical_id in running.new_ids:
             self._add_version(physical_id, ts, None)
         if table is not None:
-            self._follower.change(running.new_ids, _row_ids(table), ts)
+            self._follower.change(running.new_ids, self._row_ids(table), ts)
         running.new_ids = ()
 
     def _switched(self, ts: Ts) -> SchemaChange | None:
@@ -331,7 +341,7 @@ class SchemaStore:
     def _open_truncated(self, job: Job, new_ids: Iterable[int], tables: Iterable[TableInfo], ts: Ts) -> None:
         """New ids of a truncated partition hold nothing but rows written after the truncation, so all
         of them count; those before ``ts`` are delivered once the DDL is."""
-        rows_of = {i for t in tables for i in _row_ids(t)}
+        rows_of = {i for t in tables for i in self._row_ids(t)}
         for physical_id in sorted(new_ids):
             if physical_id in rows_of:
                 self._follower.start(physical_id, job.real_start_ts or ts, ts)
@@ -346,7 +356,7 @@ class SchemaStore:
             return None
         # The job's new ids were handed out together with its own, so they are the highest below it.
         old_ids, _ = truncate_partition_args(job)
-        new_ids = sorted(i for i in _row_ids(table) if i < job.id)[-len(old_ids) :]
+        new_ids = sorted(i for i in self._row_ids(table) if i < job.id)[-len(old_ids) :]
         self._follower.reopen(new_ids, job.real_start_ts or row.commit_ts)
         return self._switched(row.commit_ts)
 
@@ -356,10 +366,10 @@ class SchemaStore:
             versions.pop()  # two at one ts: the later one counts
         versions.append((ts, table))
 
+    def _has_rows(self, table: TableInfo) -> bool:
+        if table.is_view or table.is_sequence:
+            return False
+        return self._is_for_every_table or table.is_eligible
 
-def _has_rows(table: TableInfo) -> bool:
-    return table.is_eligible and not table.is_view
-
-
-def _row_ids(table: TableInfo) -> tuple[int, ...]:
-    return table.physical_ids if _has_rows(table) else ()
+    def _row_ids(self, table: TableInfo) -> tuple[int, ...]:
+        return table.physical_ids if self._has_rows(table) else ()

@@ -1,0 +1,66 @@
+"""One part of a table as it was at a ts. Runs on executors.
+
+    KvScan, region by region ─► pairs of keys and values ─► mount ─► rows
+
+Reading runs ahead in a thread of its own while rows are decoded. Splits, merges, moves of leaders, stores that
+restart and locks in the way are dealt with by the snapshot reader.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.flow.mounter import mount_values
+from tidemill.flow.scan.ahead import Emit, read_ahead
+from tidemill.flow.scan.hold import held
+from tidemill.flow.scan.parts import ScanPart
+from tidemill.model.row import RowBatch, RowOp, arrow_schema
+from tidemill.upstream.pairs import PAIR_SCHEMA
+from tidemill.upstream.pd import PdClient
+from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.snapshot import SnapshotReader
+
+BATCH_ROWS = 32768
+BATCH_BYTES = 8 << 20
+
+
+def read_part(part: ScanPart) -> Iterator[RowBatch]:
+    """The part's rows in key order, as inserts with commit-ts and start-ts equal to the ts of the scan."""
+    nothing = pa.RecordBatch.from_pylist([], schema=arrow_schema(part.table))
+    for pairs in read_ahead(partial(_read, part)):
+        stamps = np.full(len(pairs), part.ts, np.uint64)
+        yield RowBatch(
+            table=part.table,
+            physical_id=part.physical_id,
+            op=np.full(len(pairs), RowOp.INSERT, np.uint8),
+            start_ts=stamps,
+            commit_ts=stamps,
+            new=mount_values(part.table, part.physical_id, pairs.column("key"), pairs.column("value"), part.zone),
+            old=nothing,
+        )
+
+
+async def _read(part: ScanPart, emit: Emit[pa.RecordBatch]) -> None:
+    """Emit the pairs, answers put together until they are worth decoding at once."""
+    async with PdClient(part.pd) as pd, held(pd, part.hold):
+        reader = SnapshotReader(pd, RegionCache(pd))
+        try:
+            waiting: list[pa.RecordBatch] = []
+            async for pairs in reader.scan(part.start, part.end, part.ts):
+                waiting.append(pairs)
+                if sum(map(len, waiting)) >= BATCH_ROWS or sum(some.nbytes for some in waiting) >= BATCH_BYTES:
+                    await emit(_as_one(waiting))
+                    waiting = []
+            if waiting:
+                await emit(_as_one(waiting))
+        finally:
+            await reader.close()
+
+
+def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    columns = [pa.concat_arrays([batch.column(i) for batch in batches]) for i in range(len(PAIR_SCHEMA))]
+    return pa.RecordBatch.from_arrays(columns, schema=PAIR_SCHEMA)

@@ -1,0 +1,201 @@
+"""The options of ``format("tidemill")``: read once, into something that cannot be wrong. No Spark in here."""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from enum import Enum
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from tidemill.errors import UsageError
+from tidemill.flow.scan import Dates, TableName
+from tidemill.model.ts import LOGICAL_BITS, Ts, compose
+
+DAY_SECONDS = 86_400
+_LEAST_TSO = compose(1_000_000_000_000)  # 2001; below lie seconds and milliseconds since 1970
+_MOST_TSO = (1 << 63) - 1
+
+
+class Now(Enum):
+    """The moment at which the upstream is asked."""
+
+    NOW = "now"
+
+
+Moment = Ts | Now
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    pd: str
+    table: TableName
+    as_of: Moment | None = None
+    starting_ts: Moment | None = None
+    ending_ts: Moment | None = None
+    columns: tuple[str, ...] | None = None
+    dates: Dates = Dates.ERROR
+    time_zone: str = "UTC"
+    max_interval_seconds: int | None = None
+    gc_ttl_seconds: int = DAY_SECONDS
+
+    @property
+    def reads_changes(self) -> bool:
+        return self.starting_ts is not None
+
+    @property
+    def mount_zone(self) -> str:
+        """Typed TIMESTAMPs are moments and need no zone; as text they are shown in one."""
+        return self.time_zone if self.dates is Dates.TEXT else "UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What the reference page says of one."""
+
+    name: str
+    default: str
+    help: str
+
+
+OPTIONS = (
+    Option("pd", "required", "Addresses of PD, as `host:port` or `host:port,host:port`."),
+    Option("table", "required", "The table, as `database.table`."),
+    Option("asOf", "now", "The table as of this moment: a TSO, a time, or `now`."),
+    Option("startingTs", "", "Changes with commit-ts above this: a TSO, a time, or `now`. A stream needs it."),
+    Option("endingTs", "now", "Changes up to this commit-ts, itself included. Not for streams."),
+    Option("columns", "all", "Names of columns, separated by commas: no others are decoded."),
+    Option("invalidDates", "error", "What becomes of dates no calendar has: `error`, `null`, or `text` for all dates."),
+    Option("timeZone", "UTC", "The zone of times given without one, and of TIMESTAMPs read as text."),
+    Option("maxIntervalSeconds", "unbounded", "A stream's batch takes the commits of no more than so many seconds."),
+    Option("gcTtlSeconds", str(DAY_SECONDS), "How long a stopped stream keeps the upstream from collecting its past."),
+)
+
+
+def parse_options(given: Mapping[str, str]) -> ReadOptions:
+    """``given`` as Spark hands them over, names in any case."""
+    values = {name.lower(): value for name, value in given.items()}
+    known = {option.name.lower(): option.name for option in OPTIONS}
+    for name in values:
+        if name not in known:
+            raise UsageError(f"unknown option {name!r} of format 'tidemill'.{_suggestion(name, known)}")
+    zone_name = values.get("timezone", "UTC")
+    zone = _zone(zone_name)
+    moments = {name: _moment(known[name], values[name], zone) for name in _MOMENTS if name in values}
+    read: dict[str, Any] = {
+        "pd": _required(values, "pd", "the address of PD, as in '127.0.0.1:2379'"),
+        "table": _table(_required(values, "table", "as in 'shop.orders'")),
+        "time_zone": zone_name,
+        **{_MOMENTS[name]: moment for name, moment in moments.items()},
+    }
+    for name, (field, parse) in _OTHERS.items():
+        if name in values:
+            read[field] = parse(values[name])
+    options = ReadOptions(**read)
+    _check_together(options)
+    return options
+
+
+def _check_together(options: ReadOptions) -> None:
+    if options.as_of is not None and (options.starting_ts is not None or options.ending_ts is not None):
+        raise UsageError(
+            "asOf reads a table as it was, startingTs and endingTs read its changes: give one or the other. "
+            "For both, read twice, with startingTs equal to asOf."
+        )
+    if options.ending_ts is not None and options.starting_ts is None:
+        raise UsageError("endingTs needs a startingTs: changes are read between the two. For a table, use asOf.")
+    start, end = options.starting_ts, options.ending_ts
+    if isinstance(start, int) and isinstance(end, int) and end < start:
+        raise UsageError(f"endingTs {end} lies before startingTs {start}. Give the earlier one as startingTs.")
+
+
+def _suggestion(name: str, known: Mapping[str, str]) -> str:
+    if name == "path":
+        return " There are no paths here: name the table with the option table."
+    close = difflib.get_close_matches(name, known, 1)
+    if close:
+        return f" Did you mean {known[close[0]]!r}?"
+    return f" There are: {', '.join(known.values())}."
+
+
+def _required(values: Mapping[str, str], name: str, what: str) -> str:
+    value = values.get(name, "").strip()
+    if not value:
+        raise UsageError(f"the option {name!r} is missing: {what}.")
+    return value
+
+
+def _table(text: str) -> TableName:
+    found = re.fullmatch(r"(`[^`]+`|[^.`]+)\.(`[^`]+`|[^.`]+)", text)
+    if found is None:
+        raise UsageError(
+            f"the option table is {text!r}: give database and table, as in 'shop.orders'; a name with a dot goes "
+            "between backquotes."
+        )
+    return TableName(*(name.strip("`") for name in found.groups()))
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError) as error:
+        raise UsageError(
+            f"the option timeZone is {name!r}, which is no time zone. Give a name such as 'Europe/Berlin', or 'UTC'."
+        ) from error
+
+
+def _moment(name: str, text: str, zone: tzinfo) -> Moment:
+    text = text.strip()
+    if text.lower() == "now":
+        return Now.NOW
+    if re.fullmatch(r"\d+", text):
+        ts = int(text)
+        if not _LEAST_TSO <= ts <= _MOST_TSO:
+            raise UsageError(
+                f"the option {name} is {text}, which is no TSO: those are milliseconds since 1970 times "
+                f"2^{LOGICAL_BITS} and some. Give a time as '2026-03-01 10:15:00'."
+            )
+        return Ts(ts)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(
+            f"the option {name} is {text!r}: give a TSO such as 464613566054400000, a time such as "
+            "'2026-03-01 10:15:00' or '2026-03-01T10:15:00+01:00', or 'now'."
+        ) from error
+    time = time if time.tzinfo is not None else time.replace(tzinfo=zone)
+    since = time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return compose(max(0, (since.days * DAY_SECONDS + since.seconds) * 1000 + since.microseconds // 1000))
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip().strip("`") for name in text.split(","))
+    if not all(names):
+        raise UsageError(f"the option columns is {text!r}: give names separated by commas, as in 'id, name'.")
+    return names
+
+
+def _dates(text: str) -> Dates:
+    try:
+        return Dates(text.strip().lower())
+    except ValueError as error:
+        raise UsageError(f"the option invalidDates is {text!r}: choose 'error', 'null' or 'text'.") from error
+
+
+def _seconds(name: str) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\d{1,9}", text.strip()) or int(text) == 0:
+            raise UsageError(f"the option {name} is {text!r}: give whole seconds, at least 1.")
+        return int(text)
+
+    return parse
+
+
+_MOMENTS = {"asof": "as_of", "startingts": "starting_ts", "endingts": "ending_ts"}
+_OTHERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "columns": ("columns", _columns),
+    "invaliddates": ("dates", _dates),
+    "maxintervalseconds": ("max_interval_seconds", _seconds("maxIntervalSeconds")),
+    "gcttlseconds": ("gc_ttl_seconds", _seconds("gcTtlSeconds")),
+}

@@ -1,0 +1,82 @@
+"""The changes of a table as a stream. Its offset is a ts:
+
+    {"ts": "470489262527873024", "hold": "tidemill-read-5f0c…"}     everything with commit-ts ≤ ts has been given
+
+A batch is the changes in ``(start, end]``, a pure function of the two, so a stream that starts again from Spark's
+checkpoint has neither gap nor overlap. ``hold`` is the claim on the upstream's past: it is part of the offset so that
+the stream finds its own again; while it runs the claim is renewed from here, at what Spark has committed.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from tidemill.flow.scan import Presenter, ReadHold, ScanClient, TableHistory
+from tidemill.model.ts import LOGICAL_BITS, Ts
+from tidemill.spark.library.options import Now, ReadOptions
+from tidemill.spark.library.source import Part, narrowed, read_parts
+
+Offset = dict[str, str]
+
+
+class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets and plans on the driver, in a process of Spark's own; reads on executors."""
+
+    def __init__(self, options: ReadOptions, presenter: Presenter) -> None:
+        self._options = options
+        self._presenter = presenter
+        self._history = TableHistory(options.table)
+        self._client: ScanClient | None = None  # only where it is asked: what travels to executors has none
+        self._end_ts: Ts | None = None  # of a stream that takes what there is now
+
+    def initialOffset(self) -> Offset:
+        start = self._options.starting_ts
+        ts = self._ask.now() if start is None or isinstance(start, Now) else start
+        hold = ReadHold.new(ts, self._options.gc_ttl_seconds)
+        self._ask.keep(hold)
+        return {"ts": str(ts), "hold": hold.id}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        # How many rows an interval has is known only once it is read: Spark's limits by rows cannot be kept.
+        self._keep(start)
+        from_ts = int(start["ts"])
+        to_ts = self._end_ts if self._end_ts is not None else self._ask.now()
+        seconds = self._options.max_interval_seconds
+        if seconds is not None:
+            to_ts = Ts(min(to_ts, from_ts + (seconds * 1000 << LOGICAL_BITS)))
+        return {**start, "ts": str(max(from_ts, to_ts))}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._end_ts = self._ask.now()
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        from_ts, to_ts = Ts(int(start["ts"])), Ts(int(end["ts"]))
+        if from_ts >= to_ts:
+            return []
+        self._keep(start)
+        stretches = self._ask.stretches(self._history, from_ts, to_ts)
+        found = [narrowed(stretch, self._presenter) for stretch in stretches]
+        return [Part(part) for part in self._ask.plan_changes(found, zone=self._options.mount_zone)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        yield from read_parts(partition.part, self._presenter)
+
+    def commit(self, end: Offset) -> None:
+        self._keep(end)
+
+    def stop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def _keep(self, offset: Offset) -> None:
+        ts = Ts(int(offset["ts"]))
+        self._ask.keep(ReadHold(offset["hold"], ts, self._options.gc_ttl_seconds))
+
+    @property
+    def _ask(self) -> ScanClient:
+        if self._client is None:
+            self._client = ScanClient(self._options.pd)
+        return self._client
