@@ -1,0 +1,18 @@
+"""Filters: which tables, rows, columns and DDLs a changefeed passes on, in TiCDC's words.
+
+in      a ChangefeedConfig, whose rules and expressions are text
+out     TableFilter    which tables are captured
+        DdlFilter      which DDLs go downstream
+        RowFilter      RowBatch → RowBatch without the rows that are to be left out
+        ColumnSelector RowBatch → RowBatch with the columns that are to go out
+
+rules    names against patterns             syntax ─► expression   SQL conditions, compiled to Arrow
+events   the words of ignore-event                    operators, functions, moments, values
+
+Whatever cannot be read is refused when a filter is made; what does not fit a table, when that table is met.
+"""
+
+from tidemill.flow.filter.rows import ColumnSelector, RowFilter
+from tidemill.flow.filter.tables import DdlFilter, TableFilter, Verdict
+
+__all__ = ["ColumnSelector", "DdlFilter", "RowFilter", "TableFilter", "Verdict"]
