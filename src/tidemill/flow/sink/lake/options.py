@@ -1,0 +1,160 @@
+"""URIs of lakes, read once into options that cannot be wrong.
+
+iceberg:///data/warehouse?namespace=prod           delta:///data/lake
+iceberg+s3://bucket/prefix?catalog=http://…        delta+s3://bucket/prefix?endpoint=http://…
+file:///data/out?protocol=parquet                  s3://bucket/prefix?protocol=parquet
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from tidemill.errors import SinkUriError
+from tidemill.flow.sink.storage import StorageOptions, is_storage_parameter, parse_storage
+from tidemill.flow.sink.uri import DateSeparator, safe_uri
+
+
+class LakeKind(Enum):
+    ICEBERG = "iceberg"
+    DELTA = "delta"
+    PARQUET = "parquet"
+
+
+@dataclass(frozen=True)
+class LakeOptions:
+    """A checked URI of a lake. Small and picklable."""
+
+    kind: LakeKind
+    storage: StorageOptions
+    changefeed: str = "default"  # under which the tables' own transactions know us
+    namespace: tuple[str, ...] = ()  # of Iceberg: above the schemas' own
+    catalog: str = field(default="", repr=False)  # of Iceberg; empty: SQLite in the warehouse. May hold a password
+    flush_interval_seconds: float = 5.0  # each batch is a commit and its files; fewer are cheaper to read
+    file_size: int = 128 << 20
+    row_group_rows: int = 1 << 18
+    compression: str = "zstd"
+    date_separator: DateSeparator = DateSeparator.NONE  # of Parquet: folders by date
+    worker_count: int = 16
+    safe_uri: str = field(default="", compare=False)
+
+
+def is_lake_uri(uri: str) -> bool:
+    """Whether ``parse_lake_uri`` is the one to read it."""
+    scheme, _, rest = uri.partition("://")
+    if scheme.lower() in _SCHEMES:
+        return True
+    given = dict(parse_qsl(urlsplit(uri).query))
+    return scheme.lower() in ("file", "s3") and given.get("protocol", "").lower() == "parquet" and bool(rest)
+
+
+def parse_lake_uri(uri: str) -> LakeOptions:
+    """Raises SinkUriError, which names what is wrong and never shows a secret of the URI."""
+    parts = urlsplit(uri)
+    scheme = parts.scheme.lower()
+    kind = _SCHEMES.get(scheme, LakeKind.PARQUET if is_lake_uri(uri) else None)
+    if kind is None:
+        raise SinkUriError(
+            f"the sink URI {safe_uri(uri)} is no lake. Write iceberg:///folder, delta:///folder, or "
+            "file:///folder?protocol=parquet; with iceberg+s3://, delta+s3:// and s3:// for buckets."
+        )
+    values: dict[str, Any] = {}
+    for name, text in parse_qsl(parts.query, keep_blank_values=True):
+        if name in values:
+            raise SinkUriError(f"sink URI parameter {name!r} is given twice. Keep one of them.")
+        if not is_storage_parameter(name) and not (name == "protocol" and kind is LakeKind.PARQUET):
+            values[name] = _read(name, text, kind)
+    storage = parse_storage(uri)
+    if kind is LakeKind.ICEBERG and storage.is_s3 and "catalog" not in values:
+        raise SinkUriError(
+            "an Iceberg warehouse in a bucket needs a catalog. Add 'catalog=' with the URI of a REST catalog "
+            "(http://…) or of a database (postgresql+psycopg2://…, sqlite:////folder/catalog.db)."
+        )
+    given = {_FIELDS[name]: value for name, value in values.items()}
+    return replace(LakeOptions(kind, storage, **given), safe_uri=safe_uri(uri))
+
+
+_SCHEMES = {
+    "iceberg": LakeKind.ICEBERG,
+    "iceberg+s3": LakeKind.ICEBERG,
+    "delta": LakeKind.DELTA,
+    "delta+s3": LakeKind.DELTA,
+}
+_FIELDS = {
+    "changefeed": "changefeed",
+    "namespace": "namespace",
+    "catalog": "catalog",
+    "flush-interval": "flush_interval_seconds",
+    "file-size": "file_size",
+    "compression": "compression",
+    "date-separator": "date_separator",
+    "worker-count": "worker_count",
+}
+_ONLY = {"namespace": LakeKind.ICEBERG, "catalog": LakeKind.ICEBERG, "date-separator": LakeKind.PARQUET}
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _duration(text: str) -> float:
+    number = text.rstrip("smh")
+    unit = text[len(number) :]
+    if unit not in _UNITS or not number.replace(".", "", 1).isdigit():
+        raise ValueError("a time such as 500ms, 5s or 1m")
+    seconds = float(number) * _UNITS[unit]
+    if seconds > 600:
+        raise ValueError("at most 10m")
+    return seconds
+
+
+def _size(text: str) -> int:
+    if not text.isdigit() or not 1 << 10 <= int(text) <= 1 << 30:
+        raise ValueError("a number of bytes from 1024 to 1073741824")
+    return int(text)
+
+
+def _workers(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError("a number from 1 to 512")
+    return min(int(text), 512)
+
+
+def _word(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(" or ".join([", ".join(words[:-1]), words[-1]]))
+        return text.lower()
+
+    return read
+
+
+def _filled(text: str) -> str:
+    if not text:
+        raise ValueError("not empty")
+    return text
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "changefeed": _filled,
+    "namespace": lambda text: tuple(_filled(text).split(".")),
+    "catalog": _filled,
+    "flush-interval": _duration,
+    "file-size": _size,
+    "compression": _word("zstd", "snappy", "gzip", "lz4", "none"),
+    "date-separator": lambda text: DateSeparator(_word("none", "year", "month", "day")(text)),
+    "worker-count": _workers,
+}
+
+
+def _read(name: str, text: str, kind: LakeKind) -> Any:
+    if name not in _READERS:
+        close = difflib.get_close_matches(name, _READERS, n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"Known are {', '.join(sorted(_READERS))}."
+        raise SinkUriError(f"unknown sink URI parameter {name!r}. {hint}")
+    if _ONLY.get(name, kind) is not kind:
+        raise SinkUriError(f"sink URI parameter {name!r} is for {_ONLY[name].value} only. Take it out.")
+    try:
+        return _READERS[name](text)
+    except ValueError as wanted:
+        shown = "this value" if name == "catalog" else repr(text)
+        raise SinkUriError(f"sink URI parameter {name!r} is {shown}; it must be {wanted}.") from None

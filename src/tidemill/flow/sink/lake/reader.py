@@ -1,0 +1,122 @@
+"""Reading a lake back: its checkpoint, its tables, their changes and their rows as of a ts.
+
+lake = open_lake("iceberg:///data/warehouse")
+lake.rows_at("shop", "item", lake.checkpoint_ts)        an Arrow table
+lake.sql("shop", "item", ts, relation="changes")        SQL for DuckDB over lake.changes(...)
+"""
+
+import orjson
+import pyarrow as pa
+import pyarrow.dataset as pads
+
+from tidemill.errors import SinkError, UsageError
+from tidemill.flow.sink import layout
+from tidemill.flow.sink.lake.columns import type_named
+from tidemill.flow.sink.lake.options import LakeKind, LakeOptions, parse_lake_uri
+from tidemill.flow.sink.lake.query import Dialect, rows_at, rows_at_sql
+from tidemill.flow.sink.lake.sink import CHECKPOINT, TABLES
+from tidemill.flow.sink.lake.tables import Journal, LakeTable
+from tidemill.flow.sink.storage import open_files
+from tidemill.model.ts import show
+
+
+def open_lake(uri: str) -> "Lake":
+    return Lake(parse_lake_uri(uri))
+
+
+class Lake:
+    """What the lake holds when this is made; make another to see more."""
+
+    def __init__(self, options: LakeOptions) -> None:
+        self.options = options
+        self._files = open_files(options.storage)
+        tables, checkpoint = self._files.read(TABLES), self._files.read(CHECKPOINT)
+        if tables is None or checkpoint is None:
+            raise UsageError(
+                f"{options.storage.shown} holds no lake of ours: it has no {TABLES} and {CHECKPOINT}. "
+                "Check the folder, or wait for the changefeed's first checkpoint."
+            )
+        self.journal = Journal.from_dict(orjson.loads(tables))
+        self.checkpoint_ts = int(orjson.loads(checkpoint)["checkpoint-ts"])
+
+    def table(self, schema: str, name: str, ts: int | None = None) -> LakeTable:
+        """The lake table that was ``schema.name`` at ``ts``, or is at the checkpoint."""
+        at = self._checked(ts)
+        found = self.journal.named_at(schema, name, at)
+        if found is None:
+            known = sorted({t.full_name for t in self.journal.tables if t.dropped_ts is None})
+            raise UsageError(
+                f"the lake has no table {schema}.{name} at {show(at)}. It has {', '.join(known) or 'none'}."
+            )
+        return found
+
+    def changes(self, table: LakeTable, ts: int | None = None) -> pa.Table:
+        """All its changes; with ``ts``, those of the first snapshot that is complete up to there."""
+        match self.options.kind:
+            case LakeKind.ICEBERG:
+                return self._iceberg(table, ts)
+            case LakeKind.DELTA:
+                return self._delta(table)
+            case LakeKind.PARQUET:
+                return self._parquet(table)
+
+    def rows_at(self, schema: str, name: str, ts: int | None = None) -> pa.Table:
+        table, at = self.table(schema, name, ts), self._checked(ts)
+        return rows_at(table, at, self.changes(table))
+
+    def sql(
+        self, schema: str, name: str, ts: int | None = None, relation: str = "changes", dialect: Dialect = "duckdb"
+    ) -> str:
+        return rows_at_sql(self.table(schema, name, ts), self._checked(ts), relation, dialect)
+
+    def parquet_files(self, table: LakeTable) -> list[str]:
+        """Of a Parquet lake: the URIs or paths of a table's files, for ``read_parquet(…, union_by_name = true)``."""
+        wanted = {f"{layout.table_folder(v.schema, v.table)}/{v.ts}" for v in table.versions}
+        root = self.options.storage.uri if self.options.storage.is_s3 else self.options.storage.root
+        return sorted(
+            f"{root}/{folder}/{name}"
+            for folder, names in self._files.walk()
+            if "/".join(folder.split("/")[:3]) in wanted
+            for name in names
+            if name.endswith(".parquet") and not name.startswith(".")
+        )
+
+    def _checked(self, ts: int | None) -> int:
+        if ts is not None and ts > self.checkpoint_ts:
+            raise UsageError(
+                f"the lake is complete up to {show(self.checkpoint_ts)} only, and {show(ts)} lies behind it. "
+                "Wait, or read earlier."
+            )
+        return self.checkpoint_ts if ts is None else ts
+
+    def _iceberg(self, table: LakeTable, ts: int | None) -> pa.Table:
+        from tidemill.flow.sink.lake.iceberg import RESOLVED_TS, identifier, open_catalog
+
+        found = open_catalog(self.options).load_table(identifier(self.options, table))
+        snapshot = None
+        if ts is not None:
+            for taken in sorted(found.snapshots(), key=lambda s: s.sequence_number or 0):
+                said = taken.summary[RESOLVED_TS] if taken.summary else None
+                if said is not None and int(said) >= ts:
+                    snapshot = taken.snapshot_id
+                    break
+        return found.scan(snapshot_id=snapshot).to_arrow()
+
+    def _delta(self, table: LakeTable) -> pa.Table:
+        from tidemill.flow.sink.lake.delta import open_table
+
+        return open_table(self.options, table).to_pyarrow_table()
+
+    def _parquet(self, table: LakeTable) -> pa.Table:
+        schema = pa.schema([pa.field(c.name, type_named(c.type)) for c in table.columns])
+        paths = [path.removeprefix("s3://") for path in self.parquet_files(table)]
+        if not paths:
+            return schema.empty_table()
+        try:
+            return pads.dataset(
+                paths, schema, format="parquet", filesystem=self.options.storage.filesystem()
+            ).to_table()
+        except (OSError, pa.ArrowException) as error:
+            raise SinkError(
+                f"cannot read {self.options.storage.shown}: {type(error).__name__}. Check its files."
+            ) from error
