@@ -43,6 +43,8 @@ def call(name: str, operands: tuple[Value, ...]) -> Value:
     least, most, build = _FUNCTIONS[name]
     if not least <= len(operands) <= most:
         raise Unfit(f"the function {name} with {len(operands)} operands")
+    if name in _STRICT and any(value.kind is Kind.NULL for value in operands):
+        return values.constant(None)
     return build(operands)
 
 
@@ -303,3 +305,4 @@ _FUNCTIONS: Final[dict[str, tuple[int, int, Builder]]] = {
     "DATE": (1, 1, lambda operands: moments.date_of(operands[0])),
     **{name: (1, 1, _part(name)) for name in sorted(moments.PARTS)},
 }
+_STRICT: Final = frozenset(_FUNCTIONS) - {"IF", "IFNULL", "COALESCE", "NULLIF", "ISNULL"}  # NULL makes them NULL

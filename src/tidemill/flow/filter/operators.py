@@ -50,6 +50,12 @@ def boolean(compute: Compute) -> Value:
 
 # Logic
 
+_ZEROS: Final = {
+    Kind.INT: pa.scalar(0, pa.int64()),
+    Kind.UINT: pa.scalar(0, pa.uint64()),
+    Kind.REAL: pa.scalar(0.0, pa.float64()),
+}
+
 
 def truth(value: Value) -> Value:
     """Whether it is true, as a condition takes it: not 0."""
@@ -61,7 +67,7 @@ def truth(value: Value) -> Value:
     if value.kind in NUMBERS | TEXTS:
         number = as_number(value)
         compute = number.compute
-        zero = pa.scalar(Decimal(0), pa.decimal256(1, 0)) if number.kind is Kind.DECIMAL else 0
+        zero = _ZEROS.get(number.kind) or pa.scalar(Decimal(0), pa.decimal256(max(number.digits, 1), number.scale))
         return boolean(lambda rows: pc.not_equal(compute(rows), zero))
     raise Unfit(f"a {value.kind.value} as a condition")
 
@@ -330,7 +336,7 @@ def _unscaled(data: Data) -> list[int | None]:
 
 
 def _divided(dividend: list[int | None], divisor: list[int | None], digits: int, scale: int) -> Data:
-    size = max(len(dividend), len(divisor))
+    size = len(divisor) if len(dividend) == 1 else len(dividend)  # what is the same for all rows stands there once
     dividend, divisor = (side * size if len(side) == 1 else side for side in (dividend, divisor))
     out: list[Decimal | None] = []
     for a, b in zip(dividend, divisor, strict=True):

@@ -260,9 +260,11 @@ def common_collation(*values: Value) -> str:
     named = {v.collation for v in values if v.collation}
     if "binary" in named:
         return "binary"
-    if len(named) > 1:
-        raise Unfit(f"texts of the collations {' and '.join(sorted(named))} together")
-    collation = named.pop() if named else ""
+    if len(named) > 1:  # of two of one character set the binary one counts
+        named = {name for name in named if name.endswith("_bin")}
+    if len(named) != 1 and any(v.collation for v in values):
+        raise Unfit("texts of several collations together")
+    collation = next(iter(named), "")
     if collation not in _PADDED | _PLAIN | _GENERAL:
         raise Unfit(f"a text in collation {collation}")
     return collation
@@ -289,22 +291,32 @@ def general(text: str) -> str:
     return "".join(map(_weight, text))
 
 
+_UNICODE: Final = unicodedata.ucd_3_2_0  # general_ci is older than most of Unicode
+# Only these blocks of 256 have letters with cases or accents.
+_BLOCKS: Final = frozenset({0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x1E, 0x1F, 0x21, 0x24, 0xFF})
+_ALONE: Final = frozenset(  # small letters whose capitals it does not know yet
+    "\u019e\u03d9\u03f5\u048b\u04c6\u04ca\u04ce\u04cf\u0501\u0503\u0505\u0507\u0509\u050b\u050d\u050f\u214e\u2184"
+)
+_ODD: Final = {"ß": "S", "\u03f2": "Σ", "Й": "Й", "й": "Й"}
+
+
 @cache
 def _weight(char: str) -> str:
     """The capital letter without its accents; all characters beyond 16 bits are alike."""
     if char > "\uffff":
         return "\ufffd"
-    if char == "ß":
-        return "S"
+    if char in _ODD:
+        return _ODD[char]
+    if ord(char) >> 8 not in _BLOCKS or char in _ALONE:
+        return char
     letter = _bare(char)
     capital = letter.upper()
-    return _bare(capital) if len(capital) == 1 else letter
+    is_old = len(capital) == 1 and _UNICODE.category(capital) != "Cn"
+    return _bare(capital) if is_old else letter
 
 
 def _bare(char: str) -> str:
-    if char in "Йй":
-        return "Й"
-    parts = unicodedata.decomposition(char).split()
-    if len(parts) == 2 and unicodedata.category(char).startswith("L"):
+    parts = _UNICODE.decomposition(char).split()
+    if len(parts) == 2 and parts[0][0] != "<" and _UNICODE.category(char).startswith("L"):
         return _bare(chr(int(parts[0], 16)))
     return char
