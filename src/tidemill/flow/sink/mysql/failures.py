@@ -1,0 +1,97 @@
+"""What the downstream's errors mean: what passes by itself, what is done already, and what somebody must mend.
+
+Every number is MySQL's, MariaDB's or TiDB's; messages of ours name the table and say what to do.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import pymysql  # type: ignore[import-untyped]  # it ships no types
+
+from tidemill.errors import SinkError
+
+DUPLICATE: Final = 1062
+
+# Nothing of the statement stands, and the next try may succeed.
+_PASSING: Final = frozenset(
+    {
+        1040, 1203, 1226,  # too many connections
+        1205, 1206, 1213,  # lock wait, lock table full, deadlock
+        1020, 1053, 1077, 1078, 1079, 1129,  # row changed, shutdown in progress
+        1152, 1158, 1159, 1160, 1161, 1184, 1317, 1927,  # connection or query ended from outside
+        1180, 1290, 1792, 1836, 3100,  # commit failed, read-only for now (failover)
+        1815, 3024, 1969,  # internal, statement time-out
+        1105, 8002, 8004, 8005, 8018, 8022, 8024, 8027, 8028, 8125, 8229,  # TiDB: schema changed, write conflict …
+        9001, 9002, 9003, 9004, 9005, 9006, 9007, 9008, 9010, 9011, 9012,  # TiDB: PD or TiKV is busy or away
+    }
+)  # fmt: skip
+_LOST: Final = frozenset({0, 2000, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2026, 2027, 2055, 4031})
+_NO_RIGHTS: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1410, 1698})
+_NO_TABLE: Final = frozenset({1146, 1049, 1051})
+_OTHER_COLUMNS: Final = frozenset({1054, 1136, 1109, 1110, 3105, 1906})
+
+# A DDL that finds its work done: it ran before, and the answer was lost.
+DDL_DONE: Final = frozenset({1007, 1008, 1050, 1051, 1054, 1060, 1061, 1068, 1091, 1176, 1507, 1517, 1831})
+DDL_HOPELESS: Final = frozenset(
+    {1044, 1045, 1046, 1049, 1064, 1066, 1072, 1082, 1142, 1146, 1149, 1166, 1227, 1505, 3750}
+)
+
+
+class DownstreamUnavailableError(SinkError):
+    """Nobody answers, or nobody gets through, for as long as we were ready to wait."""
+
+    code = "sink-unavailable"
+    retryable = True
+
+
+def number_of(error: BaseException) -> int:
+    """MySQL's number of an error; 0 where there is none, as when a socket breaks."""
+    if isinstance(error, pymysql.err.MySQLError) and error.args and isinstance(error.args[0], int):
+        return error.args[0]
+    return 0
+
+
+def text_of(error: BaseException) -> str:
+    if isinstance(error, pymysql.err.MySQLError) and len(error.args) > 1:
+        return str(error.args[1])
+    return str(error) or type(error).__name__
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone, so that nobody knows what became of the last statement."""
+    return number_of(error) in _LOST or isinstance(error, pymysql.err.InterfaceError | OSError)
+
+
+def is_passing(error: BaseException) -> bool:
+    return is_lost(error) or number_of(error) in _PASSING
+
+
+def is_about_one_row(error: BaseException) -> bool:
+    """Whether the statement failed for a value in it: another statement with other rows may pass."""
+    number = number_of(error)
+    return not is_passing(error) and number not in _NO_RIGHTS | _NO_TABLE | _OTHER_COLUMNS | {1064, 1149}
+
+
+def refused(place: str, table: str, error: BaseException, key: Callable[[], str] | None = None) -> SinkError:
+    """The error for a statement on ``table`` that failed for good. ``key`` finds the row, where one is to blame."""
+    number, said = number_of(error), text_of(error)
+    if number in _NO_RIGHTS:
+        return SinkError(
+            f"{place} does not let us write table {table}: {said} (error {number}). Grant the user of the sink URI "
+            "SELECT, INSERT, UPDATE and DELETE there, then start again; nothing was skipped."
+        )
+    if number in _NO_TABLE:
+        return SinkError(
+            f"{place} has no table {table}: {said} (error {number}). Create it as it is upstream, with the rows it had "
+            "at the start-ts, or take it out of the changefeed; nothing was skipped."
+        )
+    if number in _OTHER_COLUMNS:
+        return SinkError(
+            f"table {table} of {place} has other columns than upstream: {said} (error {number}). Alter it to what it "
+            "is upstream, then start again; nothing was skipped."
+        )
+    row = f", the row with {key()}" if key is not None else ""
+    return SinkError(
+        f"{place} refused a row of table {table}{row}: {said} (error {number}). Nothing was skipped; the changefeed "
+        "stops before this row. Make the downstream's column hold it, or mend the row upstream, then start again."
+    )

@@ -1,0 +1,230 @@
+"""DDL text of TiDB for a MySQL or MariaDB: what only TiDB has is left out, what is spelled otherwise is respelled.
+
+Only words outside strings, quoted names and comments are looked at, and only where the grammar puts such a clause; what
+is not known here is sent as it stands, and the server's error tells.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidemill.flow.sink.mysql.session import Downstream, Flavor
+
+_TOKEN = re.compile(
+    r"""  (?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+        | (?P<name>`(?:[^`]|``)*`)
+        | (?P<feature>/\*T!.*?\*/)
+        | (?P<space>/\*(?!!).*?\*/|\#[^\n]*|--(?=\s|$)[^\n]*|\s+)
+        | (?P<word>[^\W\d][\w$]*|\d[\w$.]*)
+        | (?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+# MariaDB has no collation of Unicode 9; these are its nearest, without padding as those are.
+_COLLATIONS: Final = {
+    "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
+    "utf8mb4_0900_as_ci": "utf8mb4_uca1400_nopad_as_ci",
+    "utf8mb4_0900_as_cs": "utf8mb4_uca1400_nopad_as_cs",
+    "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
+}
+_OLD_COLLATIONS: Final = {  # before MariaDB 10.10.1
+    "utf8mb4_0900_ai_ci": "utf8mb4_unicode_520_nopad_ci",
+    "utf8mb4_0900_as_ci": "utf8mb4_unicode_520_nopad_ci",
+    "utf8mb4_0900_as_cs": "utf8mb4_nopad_bin",
+    "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
+}
+_NUMBER_OPTIONS: Final = ("SHARD_ROW_ID_BITS", "PRE_SPLIT_REGIONS", "AUTO_ID_CACHE", "AUTO_RANDOM_BASE")
+_STRING_OPTIONS: Final = ("TTL_ENABLE", "TTL_JOB_INTERVAL", "AFFINITY")
+
+
+@dataclass(slots=True)
+class _Token:
+    kind: str
+    text: str
+
+    @property
+    def word(self) -> str:
+        return self.text.upper() if self.kind in ("word", "sign") else ""
+
+
+def rewritten(query: str, downstream: Downstream, *, has_vectors: bool) -> str:
+    """``query`` as the downstream takes it; empty if nothing of it is left to do there."""
+    if downstream.flavor is Flavor.TIDB:
+        return _Text(query).without_vectors() if not has_vectors else query
+    text = _Text(query, keeps_features=False)
+    text.drop_tidb_clauses()
+    text.replace_vectors()
+    if downstream.flavor is Flavor.MARIADB:
+        text.respell_for_mariadb(downstream.version)
+    else:
+        text.relax_checks()
+    return text.result()
+
+
+class _Text:
+    """The tokens that mean something; white space is kept before each."""
+
+    def __init__(self, query: str, *, keeps_features: bool = True) -> None:
+        self._tokens: list[_Token] = []
+        self._before: list[str] = []
+        space = ""
+        for found in _TOKEN.finditer(query):
+            kind, text = found.lastgroup or "sign", found.group()
+            if kind == "space" or (kind == "feature" and not keeps_features):
+                space += text if kind == "space" else " "
+                continue
+            self._tokens.append(_Token(kind, text))
+            self._before.append(space)
+            space = ""
+
+    def without_vectors(self) -> str:
+        self.replace_vectors()
+        return self.result()
+
+    def result(self) -> str:
+        self._tidy()
+        text = "".join(b + t.text for b, t in zip(self._before, self._tokens, strict=True)).strip().rstrip(";").strip()
+        words = [token.word for token in self._tokens if token.word != ";"]
+        is_empty_alter = words[:2] == ["ALTER", "TABLE"] and len(self._tokens) <= self._name_end(2)
+        return "" if is_empty_alter else text
+
+    def drop_tidb_clauses(self) -> None:
+        self._sweep(
+            [
+                self._clustering,
+                self._auto_random,
+                self._number_option,
+                self._string_option,
+                self._ttl,
+                self._placement,
+                self._sequence_default,
+                self._global_index,
+            ]
+        )
+
+    def replace_vectors(self) -> None:
+        """A column type VECTOR or VECTOR(n), which stands behind the column's name."""
+        at = 1
+        while at < len(self._tokens):
+            token, before = self._tokens[at], self._tokens[at - 1]
+            is_type = token.word == "VECTOR" and (
+                before.kind == "name" or (before.kind == "word" and before.word not in ("ADD", "CREATE", "("))
+            )
+            if is_type and self._word(at + 1) not in ("INDEX", "KEY"):
+                end = self._closing(at + 1) if self._word(at + 1) == "(" else at + 1
+                self._tokens[at] = _Token("word", "LONGTEXT")
+                self._remove(at + 1, end)
+            at += 1
+
+    def respell_for_mariadb(self, version: tuple[int, ...]) -> None:
+        collations = _COLLATIONS if version >= (10, 10, 1) else _OLD_COLLATIONS
+        for at, token in enumerate(self._tokens):
+            if token.text.strip("'\"").lower() in collations:
+                token.text = collations[token.text.strip("'\"").lower()]
+            is_index_end = at > 0 and (self._tokens[at - 1].word == ")" or self._word(at - 2) == "INDEX")
+            if token.word in ("INVISIBLE", "VISIBLE") and is_index_end:
+                token.text = "IGNORED" if token.word == "INVISIBLE" else "NOT IGNORED"
+        self._sweep([self._validation])
+
+    def relax_checks(self) -> None:
+        """Checks are dropped upstream without a DDL that reaches us, so the downstream must not enforce them."""
+        for at in range(len(self._tokens) - 1, -1, -1):
+            if self._word(at) == "CHECK" and self._word(at + 1) == "(":
+                end = self._closing(at + 1)
+                if self._word(end) != "ENFORCED" and self._word(end + 1) != "ENFORCED":
+                    self._tokens.insert(end, _Token("word", "NOT ENFORCED"))
+                    self._before.insert(end, " ")
+
+    # Each of these tells how many tokens from ``at`` on are such a clause; 0: none.
+
+    def _clustering(self, at: int) -> int:
+        is_behind_key = at > 0 and self._tokens[at - 1].word in (")", "KEY")
+        return int(is_behind_key and self._word(at) in ("CLUSTERED", "NONCLUSTERED"))
+
+    def _auto_random(self, at: int) -> int:
+        if self._word(at) != "AUTO_RANDOM" or self._word(at - 1) in ("(", ",", "COLUMN"):
+            return 0
+        return self._closing(at + 1) - at if self._word(at + 1) == "(" else 1
+
+    def _number_option(self, at: int) -> int:
+        return self._option(at, _NUMBER_OPTIONS, ("word",))
+
+    def _string_option(self, at: int) -> int:
+        return self._option(at, _STRING_OPTIONS, ("string",))
+
+    def _option(self, at: int, names: Sequence[str], kinds: Sequence[str]) -> int:
+        if self._word(at) not in names:
+            return 0
+        end = at + 2 if self._word(at + 1) == "=" else at + 1
+        return end + 1 - at if end < len(self._tokens) and self._tokens[end].kind in kinds else 0
+
+    def _ttl(self, at: int) -> int:
+        """``TTL [=] column + INTERVAL number unit``"""
+        if self._word(at) != "TTL":
+            return 0
+        column = at + 2 if self._word(at + 1) == "=" else at + 1
+        return column + 5 - at if [self._word(column + 1), self._word(column + 2)] == ["+", "INTERVAL"] else 0
+
+    def _placement(self, at: int) -> int:
+        if [self._word(at), self._word(at + 1)] != ["PLACEMENT", "POLICY"]:
+            return 0
+        return 4 if self._word(at + 2) == "=" else 3
+
+    def _sequence_default(self, at: int) -> int:
+        """``DEFAULT NEXT VALUE FOR name`` or ``DEFAULT NEXTVAL(name)``: every row brings its value."""
+        if self._word(at) != "DEFAULT":
+            return 0
+        if [self._word(at + n) for n in (1, 2, 3)] == ["NEXT", "VALUE", "FOR"]:
+            return self._name_end(at + 4) - at
+        return self._closing(at + 2) - at if self._word(at + 1) == "NEXTVAL" and self._word(at + 2) == "(" else 0
+
+    def _global_index(self, at: int) -> int:
+        return int(at > 0 and self._word(at) == "GLOBAL" and self._tokens[at - 1].word == ")")
+
+    def _validation(self, at: int) -> int:
+        is_it = self._word(at) in ("WITH", "WITHOUT") and self._word(at + 1) == "VALIDATION"
+        return 2 if is_it else 0
+
+    # Tokens
+
+    def _sweep(self, rules: Sequence[Callable[[int], int]]) -> None:
+        at = 0
+        while at < len(self._tokens):
+            count = next((n for rule in rules if (n := rule(at))), 0)
+            if count:
+                self._remove(at, at + count)
+            else:
+                at += 1
+
+    def _tidy(self) -> None:
+        """Commas that stand alone where a clause of an ALTER TABLE was taken out."""
+        at = 0
+        while at < len(self._tokens):
+            is_alone = self._tokens[at].word == "," and self._word(at + 1) in (",", "", ";")
+            if is_alone and (at + 1 >= len(self._tokens) or self._tokens[at + 1].kind == "sign"):
+                self._remove(at, at + 1)
+            else:
+                at += 1
+
+    def _word(self, at: int) -> str:
+        return self._tokens[at].word if 0 <= at < len(self._tokens) else ""
+
+    def _remove(self, first: int, last: int) -> None:
+        del self._tokens[first:last]
+        del self._before[first:last]
+
+    def _closing(self, at: int) -> int:
+        """Behind the parenthesis that closes the one at ``at``."""
+        depth = 0
+        while at < len(self._tokens):
+            depth += {"(": 1, ")": -1}.get(self._tokens[at].word, 0)
+            at += 1
+            if depth == 0:
+                break
+        return at
+
+    def _name_end(self, at: int) -> int:
+        """Behind a name that may have two parts."""
+        return at + 3 if self._word(at + 1) == "." else at + 1

@@ -1,0 +1,191 @@
+"""The driver's side of the MySQL sink.
+
+    recover ─► target, one a unit ─► (executors: write_rows) ─► commit ─► state (caller) ─► publish
+                                        ddl between batches
+
+There is nothing to take back downstream: a batch that comes again is written again, as REPLACE and DELETE, and ends in
+the same rows. That is done for the first batch after a start or a loss, which covers all that may have been written
+before; later ones may use plain INSERT. With sync points ``next_barrier`` says where the checkpoint has to stop so
+that the pair of timestamps can be recorded exactly there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pymysql  # type: ignore[import-untyped]  # it ships no types
+
+from tidemill.clock import SYSTEM_CLOCK
+from tidemill.errors import SinkError
+from tidemill.flow.sink.mysql import dropped, failures
+from tidemill.flow.sink.mysql.ddl import DdlRunner
+from tidemill.flow.sink.mysql.owner import SCHEMA, Owner
+from tidemill.flow.sink.mysql.session import (
+    POOL,
+    Connection,
+    Downstream,
+    SessionSettings,
+    closed,
+    examine,
+    open_session,
+)
+from tidemill.flow.sink.mysql.syncpoint import SyncPoints
+from tidemill.flow.sink.mysql.uri import MysqlOptions
+from tidemill.flow.sink.mysql.waiting import pause, tries
+from tidemill.flow.sink.mysql.writer import MysqlTarget
+from tidemill.flow.sink.receipt import Receipt
+from tidemill.log import get_logger
+from tidemill.model.ddl import DdlEvent
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts, physical_ms
+
+log = get_logger("mysql")
+
+_STATE_FORMAT = 1
+_PATIENCE_SECONDS = 120.0
+
+
+class MysqlSink:
+    """One owner at a time. Methods block, and raise SinkError, after which ``recover`` is to be called."""
+
+    def __init__(
+        self,
+        options: MysqlOptions,
+        state: Mapping[str, Any] | None,
+        *,
+        start_ts: Ts | None = None,
+        zone: tzinfo = UTC,
+        patience_seconds: float = _PATIENCE_SECONDS,
+    ) -> None:
+        """``zone`` is the one in which rows are decoded. ``state`` is what ``commit`` returned last."""
+        if state is not None and state.get("format") != _STATE_FORMAT:
+            raise SinkError(
+                f"the state of the MySQL sink has format {state.get('format')!r}; this version reads {_STATE_FORMAT}. "
+                "Go on with the version of Tidemill that wrote it."
+            )
+        self._options = options
+        self._patience_seconds = patience_seconds
+        self._zone = _session_zone(zone)
+        self._owner = Owner.new(options.changefeed)
+        self._downstream: Downstream | None = None
+        self._session: Connection | None = None  # the driver's own, for DDL and sync points
+        self._is_safe = True
+        self._tidied_ms = 0  # upstream time at which dropped tables were last looked through
+        self._sync_points = SyncPoints(options, (state or {}).get("sync_point_ts") or start_ts)
+
+    def recover(self) -> None:
+        """Become the only writer; what comes next may have been written before."""
+        self._owner = Owner.new(self._options.changefeed)
+        self._is_safe = True
+        self._drop_session()
+        self._patiently(self._take_over, "take over the downstream")
+
+    def target(self, table: TableInfo, physical_id: int, to_ts: Ts) -> MysqlTarget:
+        """For the rows of a batch up to ``to_ts``. The table partitions of a table are to be one unit: one
+        index may span them downstream."""
+        if self._downstream is None:
+            self.recover()
+        settings = SessionSettings(self._options, self._downstream, self._zone)
+        return MysqlTarget(settings, table, self._owner, self._is_safe, self._patience_seconds)
+
+    def ddl(self, event: DdlEvent) -> None:
+        """Run a DDL and return when it is done. May be called again for the same one."""
+        if self._downstream is None:
+            self.recover()
+        assert self._downstream is not None
+        runner = DdlRunner(self._ddl_settings(), self._downstream, self._patience_seconds)
+        runner.run(event, self._opened, self._drop_session)
+
+    def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        """All rows up to ``to_ts`` are there: each unit has returned from its last COMMIT."""
+        self._is_safe = False
+        if self._sync_points.is_due(to_ts):
+            self._patiently(
+                lambda: self._sync_points.record(self._opened(), self._downstream, to_ts), "record a sync point"
+            )
+        if physical_ms(to_ts) - self._tidied_ms >= dropped.KEPT_MS and self._downstream is not None:
+            self._tidied_ms = physical_ms(to_ts)
+            self._patiently(lambda: dropped.forget(self._opened(), to_ts), "drop old tables")
+        return {"format": _STATE_FORMAT, "sync_point_ts": self._sync_points.last_ts}
+
+    def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
+        """The ts at which a batch has to end so that a sync point can be recorded; None: no sync points."""
+        return self._sync_points.next_ts(checkpoint_ts)
+
+    def publish(self, checkpoint_ts: Ts) -> None:
+        """Readers see rows as they are committed; there is nothing more to tell."""
+
+    def close(self) -> None:
+        self._drop_session()
+        POOL.close()
+
+    # The driver's own session
+
+    def _opened(self) -> Connection:
+        if self._session is None:
+            session = open_session(self._ddl_settings())
+            try:
+                self._owner.check_in(session)
+            except BaseException:
+                closed(session)
+                raise
+            self._session = session
+        return self._session
+
+    def _ddl_settings(self) -> SessionSettings:
+        zone = self._zone if self._options.time_zone is None else self._options.time_zone.replace("UTC", "+00:00")
+        return SessionSettings(self._options, self._downstream, zone, is_for_ddl=True)
+
+    def _drop_session(self) -> None:
+        if self._session is not None:
+            closed(self._session)
+            self._session = None
+
+    def _take_over(self) -> None:
+        session = open_session(SessionSettings(self._options))
+        try:
+            self._downstream = examine(session)
+            ending = self._owner.take_over(session)
+            deadline = SYSTEM_CLOCK.monotonic() + self._patience_seconds
+            while (ending := self._owner.still_there(session, ending)) and SYSTEM_CLOCK.monotonic() < deadline:
+                pause(0.05)
+        finally:
+            closed(session)
+        if ending:
+            raise SinkError(
+                f"sessions {ending} of an earlier run of changefeed {self._options.changefeed!r} still work at "
+                f"{self._options.place} although they were ended. Wait for their statements, then start again."
+            )
+        log.info("downstream taken over", at=self._options.place, flavor=self._downstream.flavor.value)
+
+    def _patiently(self, work: Callable[[], None], doing: str) -> None:
+        """Do ``work``, again where the reason of a failure passes."""
+        for is_last in tries(self._patience_seconds):
+            try:
+                work()
+                return
+            except (pymysql.err.MySQLError, OSError) as error:
+                self._drop_session()
+                number, said = failures.number_of(error), failures.text_of(error)
+                if not failures.is_passing(error):
+                    raise SinkError(
+                        f"cannot {doing} at {self._options.place}: {said} (error {number}). Check the user, its "
+                        f"password and its rights (also CREATE, INSERT, UPDATE and DELETE on `{SCHEMA}`.*), then "
+                        "start again."
+                    ) from error
+                if is_last:
+                    raise failures.DownstreamUnavailableError(
+                        f"cannot {doing} at {self._options.place}: {said} (error {number}), for "
+                        f"{self._patience_seconds:.0f} s. See that the server of the sink URI answers; the changefeed "
+                        "goes on from its checkpoint."
+                    ) from error
+
+
+def _session_zone(zone: tzinfo) -> str:
+    """As the server is told. UTC by its offset: names are known only where their tables were loaded."""
+    if isinstance(zone, ZoneInfo) and zone.key and zone.key not in ("UTC", "Etc/UTC"):
+        return zone.key
+    offset = zone.utcoffset(None)
+    minutes = int(offset.total_seconds()) // 60 if offset is not None else 0
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"

@@ -1,0 +1,296 @@
+"""Writes the rows of one unit: runs on executors, over several connections at a time.
+
+    RowBatches ─► windows (cut between transactions) ─► plan ─► lanes, each on a connection ─► durable
+
+A window is merged and written as a whole before the next one begins, so the memory used does not grow with the unit. A
+transaction that fails for a reason that passes (deadlock, lost connection, a server that restarts) is run again, as
+REPLACE where it may have gone through unnoticed. One that fails for good stops the unit; the row to blame is named.
+"""
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pymysql  # type: ignore[import-untyped]  # it ships no types
+
+from tidemill.clock import SYSTEM_CLOCK
+from tidemill.errors import SinkError
+from tidemill.flow.sink.mysql import failures
+from tidemill.flow.sink.mysql.literals import Literals, shown_key
+from tidemill.flow.sink.mysql.owner import Owner
+from tidemill.flow.sink.mysql.plan import Lane, Limits, Plan, Statement, Transaction, make_plan
+from tidemill.flow.sink.mysql.session import POOL, Connection, SessionSettings, closed, drain
+from tidemill.flow.sink.mysql.statement import Shapes
+from tidemill.flow.sink.receipt import Receipt
+from tidemill.log import get_logger
+from tidemill.model.row import RowBatch
+from tidemill.model.table import TableInfo
+
+log = get_logger("mysql")
+
+_WINDOW_ROWS = 200_000
+_WINDOW_BYTES = 128 << 20
+_STATEMENT_BYTES = 4 << 20
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class MysqlTarget:
+    """Where one unit's rows go and how. Small and picklable: it is sent to an executor."""
+
+    settings: SessionSettings
+    table: TableInfo
+    owner: Owner
+    is_safe: bool  # rows of the unit may have been written before
+    patience_seconds: float = 120.0  # how long one transaction is tried again
+
+
+def write_rows(target: MysqlTarget, rows: Iterator[RowBatch]) -> Receipt:
+    """Write all rows and return once they are durable. Running it again leaves the same rows."""
+    if not target.table.handle_key:
+        raise SinkError(
+            f"cannot write table {target.table.full_name}: it has neither a primary key nor a unique key that is NOT "
+            "NULL, so its rows cannot be told apart. Give it one, or take the table out of the changefeed."
+        )
+    writer = _UnitWriter(target)
+    for window in windows(rows):
+        writer.write(window)
+    return Receipt(target.table.full_name, 0, 0, writer.rows, writer.bytes)
+
+
+def windows(
+    rows: Iterator[RowBatch], most_rows: int = _WINDOW_ROWS, most_bytes: int = _WINDOW_BYTES
+) -> Iterator[RowBatch]:
+    """The same rows in pieces that fit into memory, each ending with a transaction."""
+    waiting: list[RowBatch] = []
+    count = size = 0
+    for batch in rows:
+        if not len(batch):
+            continue
+        waiting.append(batch)
+        count += len(batch)
+        size += batch.new.nbytes + batch.old.nbytes
+        if count >= most_rows or size >= most_bytes:
+            whole = _joined(waiting)
+            cut = int(np.searchsorted(whole.commit_ts, whole.commit_ts[-1]))
+            if cut:
+                yield _part(whole, 0, cut)
+                whole = _part(whole, cut, len(whole))
+            waiting, count, size = [whole], len(whole), whole.new.nbytes + whole.old.nbytes
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[RowBatch]) -> RowBatch:
+    if len(batches) == 1:
+        return batches[0]
+    first = batches[0]
+    return RowBatch(
+        first.table,
+        first.physical_id,
+        np.concatenate([b.op for b in batches]),
+        np.concatenate([b.start_ts for b in batches]),
+        np.concatenate([b.commit_ts for b in batches]),
+        _one([b.new for b in batches]),
+        _one([b.old for b in batches]),
+    )
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.concat_batches(batches)
+
+
+def _part(rows: RowBatch, first: int, last: int) -> RowBatch:
+    new = np.concatenate(([0], np.cumsum(rows.op != 3)))
+    old = np.concatenate(([0], np.cumsum(rows.op != 1)))
+    return RowBatch(
+        rows.table,
+        rows.physical_id,
+        rows.op[first:last],
+        rows.start_ts[first:last],
+        rows.commit_ts[first:last],
+        rows.new.slice(int(new[first]), int(new[last] - new[first])),
+        rows.old.slice(int(old[first]), int(old[last] - old[first])),
+    )
+
+
+class _UnitWriter:
+    def __init__(self, target: MysqlTarget) -> None:
+        options, downstream = target.settings.options, target.settings.downstream
+        packet = downstream.max_allowed_packet if downstream else 4 << 20
+        rows = options.max_txn_row if options.batch_dml else 1
+        self._target = target
+        self._literals, self._shapes = Literals(target.table), Shapes.of(target.table)
+        self._limits = Limits(
+            rows=rows,
+            update_rows=min(options.max_multi_update_row, rows),
+            bytes=max(min(_STATEMENT_BYTES, packet // 2) - 4096, 1024),
+            lanes=options.worker_count,
+        )
+        self._packet = packet
+        self.rows = self.bytes = 0
+
+    def write(self, rows: RowBatch) -> None:
+        options = self._target.settings.options
+        is_safe = self._target.is_safe or options.safe_mode
+        plan = make_plan(rows, self._limits, self._literals, is_safe=is_safe, is_atomic=options.is_atomic)
+        for lanes in plan.phases:
+            self._run(plan, lanes, is_safe)
+        self.rows += len(rows)
+        self.bytes += plan.text.payload.size
+
+    def _run(self, plan: Plan, lanes: list[Lane], is_safe: bool) -> None:
+        queue: SimpleQueue[Lane] = SimpleQueue()
+        for lane in lanes:
+            queue.put(lane)
+        stop = threading.Event()
+
+        def work() -> None:
+            with _Worker(self._target, self._shapes, self._packet, stop) as worker:
+                while not stop.is_set():
+                    try:
+                        lane = queue.get_nowait()
+                    except Empty:
+                        return
+                    for transaction in lane:
+                        worker.execute(plan, transaction, is_safe)
+
+        workers = min(self._target.settings.options.worker_count, len(lanes))
+        if workers == 1:
+            work()
+            return
+        with ThreadPoolExecutor(workers, thread_name_prefix="mysql") as threads:
+            running = [threads.submit(work) for _ in range(workers)]
+            wait(running, return_when=FIRST_EXCEPTION)
+            if any(future.done() and future.exception() for future in running):
+                stop.set()
+        for future in running:
+            future.result()
+
+
+class _Worker:
+    """One connection at a time, and what it takes to get a transaction through."""
+
+    def __init__(self, target: MysqlTarget, shapes: Shapes, packet: int, stop: threading.Event) -> None:
+        self._target, self._shapes, self._packet, self._stop = target, shapes, packet, stop
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> "_Worker":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._connection is not None:
+            if kind is None:
+                POOL.give_back(self._target.settings, self._target.owner, self._connection)
+            else:
+                closed(self._connection)
+
+    def execute(self, plan: Plan, transaction: Transaction, is_safe: bool) -> None:
+        """Run one transaction until it is committed."""
+        deadline = SYSTEM_CLOCK.monotonic() + self._target.patience_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                self._try(plan, transaction, is_safe)
+                return
+            except (pymysql.err.MySQLError, OSError) as error:
+                if failures.number_of(error) == failures.DUPLICATE and not is_safe:
+                    # Some of it is there already: an earlier try, or somebody's own rows.
+                    is_safe = True
+                    self._roll_back()
+                    continue
+                self._check(plan, transaction, is_safe, error, deadline)
+                is_safe = is_safe or failures.is_lost(error)  # nobody knows whether it was committed
+                self._recover(error)
+            self._stop.wait(random.uniform(pause / 2, pause))
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+
+    def _try(self, plan: Plan, transaction: Transaction, is_safe: bool) -> None:
+        if self._connection is None:
+            self._connection = POOL.take(self._target.settings, self._target.owner)
+        texts = [self._shapes.text(plan, statement, is_safe=is_safe) for statement in transaction]
+        if len(texts) == 1:
+            self._connection.query(b"".join(texts[0]))
+            return
+        size = sum(len(part) for text in texts for part in text)
+        if self._target.settings.options.multi_statements and size + 1024 < min(self._packet // 2, 8 << 20):
+            parts: list[Any] = [b"BEGIN;"]
+            for text in texts:
+                parts += [*text, b";"]
+            self._connection.query(b"".join([*parts, b"COMMIT"]))
+            drain(self._connection)
+            return
+        self._connection.begin()
+        for text in texts:
+            self._connection.query(b"".join(text))
+        self._connection.commit()
+
+    def _check(
+        self, plan: Plan, transaction: Transaction, is_safe: bool, error: BaseException, deadline: float
+    ) -> None:
+        """Raise if there is no use in trying again."""
+        place, table = self._target.settings.options.place, plan.table.full_name
+        if failures.is_passing(error) or failures.number_of(error) == failures.DUPLICATE:
+            if SYSTEM_CLOCK.monotonic() < deadline and not self._stop.is_set():
+                return
+            raise failures.DownstreamUnavailableError(
+                f"gave up writing table {table} to {place} after {self._target.patience_seconds:.0f} s of trying: "
+                f"{failures.text_of(error)} (error {failures.number_of(error)}). Nothing was skipped; see that the "
+                "server answers and is not overloaded. The changefeed goes on from its checkpoint."
+            ) from error
+        self._roll_back()
+        key = None
+        if failures.is_about_one_row(error):
+            number = self._find_row(plan, transaction, is_safe)
+            key = (lambda: shown_key(plan.table, plan.row(number))) if number is not None else None
+        raise failures.refused(place, table, error, key) from error
+
+    def _find_row(self, plan: Plan, transaction: Transaction, is_safe: bool) -> int | None:
+        """The row of the plan's text that the downstream refuses; None if it does not do so again. Nothing is kept."""
+        for statement in transaction:
+            if self._is_refused(plan, statement, is_safe):
+                first, last = statement.first, statement.last
+                while last - first > 1:
+                    half = (first + last) // 2
+                    if self._is_refused(plan, Statement(statement.form, first, half), is_safe):
+                        last = half
+                    else:
+                        first = half
+                return first
+        return None
+
+    def _is_refused(self, plan: Plan, statement: Statement, is_safe: bool) -> bool:
+        if self._connection is None:
+            return False
+        try:
+            self._connection.begin()
+            self._connection.query(b"".join(self._shapes.text(plan, statement, is_safe=is_safe)))
+        except (pymysql.err.MySQLError, OSError) as error:
+            return not failures.is_passing(error)
+        finally:
+            self._roll_back()
+        return False
+
+    def _recover(self, error: BaseException) -> None:
+        if failures.is_lost(error):
+            if self._connection is not None:
+                closed(self._connection)
+                self._connection = None
+        else:
+            self._roll_back()
+
+    def _roll_back(self) -> None:
+        if self._connection is None:
+            return
+        try:
+            drain(self._connection)
+            self._connection.rollback()
+        except (pymysql.err.MySQLError, OSError):
+            closed(self._connection)
+            self._connection = None
