@@ -22,9 +22,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.clock import SYSTEM_CLOCK, Clock
-from tidemill.control.progress import Advance, Finish, Offer, Progress, RunDdl, Wait, ddl_done, decide, moved_to
+from tidemill.control.progress import (
+    Advance,
+    Finish,
+    Offer,
+    Progress,
+    RunDdl,
+    Sync,
+    Wait,
+    ddl_done,
+    decide,
+    moved_to,
+    sync_done,
+)
 from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.errors import InvariantError
+from tidemill.flow.deadletter import quarantine
+from tidemill.flow.filter import DdlFilter, TableFilter
 from tidemill.flow.intake import Intake
 from tidemill.flow.pipeline import Part, Unit, make_units
 from tidemill.flow.puller import Puller
@@ -33,7 +47,8 @@ from tidemill.flow.sink import Receipt, Sink
 from tidemill.flow.sorter import Sorter
 from tidemill.log import get_logger
 from tidemill.model.change import RAW_CHANGE_SCHEMA
-from tidemill.model.ts import Ts
+from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.ts import Ts, lag_seconds
 from tidemill.upstream.keys import record_span
 
 log = get_logger("processor")
@@ -75,6 +90,7 @@ class Totals:
     bytes: int = 0
     batches: int = 0
     ddls: int = 0
+    undecodable: int = 0  # rows that were put aside
 
 
 class Processor:
@@ -88,6 +104,8 @@ class Processor:
         *,
         target_ts: Ts | None = None,
         admission: Admission | None = None,
+        config: ChangefeedConfig | None = None,
+        joins_partitions: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._schema = schema
@@ -96,6 +114,9 @@ class Processor:
         self._data_dir = data_dir
         self._upstream_now = upstream_now
         self._admission = admission or Admission()
+        self._tables = TableFilter(config or ChangefeedConfig())
+        self._ddl_filter = DdlFilter(config or ChangefeedConfig())
+        self._joins_partitions = joins_partitions
         self._clock = clock
         self._ddls: deque[SchemaChange] = deque()
         self._job_rows: list[pa.RecordBatch] = []
@@ -103,10 +124,11 @@ class Processor:
         self._batch_started = -1e9
         self._batch_planned = -1e9
         self.traces: deque[BatchTrace] = deque(maxlen=_TRACES)
+        self.latencies: deque[float] = deque(maxlen=_TRACES)  # from the commit of a batch's first row to durable
         self._idle_saved = clock.monotonic()
         self._intake: Intake
         self._sink_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sink")
-        self._running_ddl: asyncio.Task[None] | None = None
+        self._busy: asyncio.Task[None] | None = None
         self._publishing: asyncio.Task[None] | None = None
         self.failure: Exception | None = None  # of what runs beside: a DDL, or telling readers of the checkpoint
         self.totals = Totals()
@@ -115,19 +137,25 @@ class Processor:
             ddl_ts=state.ddl_ts,
             frontier_ts=state.checkpoint_ts,
             schema_ts=state.ddl_ts,
+            sync_ts=sink.next_barrier(state.checkpoint_ts),
             target_ts=target_ts,
         )
+
+    def resume(self, state: ChangefeedState) -> None:
+        """Another state of the same checkpoint, before it is attached: that of a copy that is complete."""
+        self._state = state
 
     @property
     def is_done(self) -> bool:
         """Everything up to the target is durable, and readers of the sink have been told."""
-        return self.progress.is_finished and self.progress.in_flight_ts is None and self._publishing is None
+        now = self.progress
+        return now.is_finished and now.in_flight_ts is None and not now.is_sink_busy and self._publishing is None
 
     # What the puller calls.
 
     def attach(self, puller: Puller, sorter: Sorter, open_early: Callable[[], Sorter]) -> None:
         """Subscribe to the DDL jobs and to every table that is followed. Called once, before all else."""
-        self._intake = Intake(self._schema, puller, sorter, open_early)
+        self._intake = Intake(self._schema, puller, sorter, open_early, self._tables.captures)
         # One below: the schema store wants to see again what was done exactly at its ts.
         puller.subscribe(_DDL_SPAN, record_span(JOB_TABLE_ID), Ts(self.progress.schema_ts - 1))
         self._intake.follow(self.progress.checkpoint_ts)
@@ -211,9 +239,13 @@ class Processor:
             table = self._schema.table(physical_id, to_ts)
             if table is None:
                 raise InvariantError(f"changes of table id {physical_id} up to {to_ts}, but no schema for them")
-            parts.append((table, physical_id, slices))
+            if self._tables.captures(table):
+                parts.append((table, physical_id, slices))
         units = await self._in_sink(
-            make_units, parts, lambda table, physical_id: self._sink.target(table, physical_id, to_ts)
+            make_units,
+            parts,
+            lambda table, physical_id: self._sink.target(table, physical_id, to_ts),
+            joins_partitions=self._joins_partitions,
         )
         self._batch_planned = self._clock.monotonic()
         return units
@@ -226,14 +258,19 @@ class Processor:
         if to_ts is None:
             raise InvariantError("a batch is done that was not begun")
         written_at = self._clock.monotonic()
+        quarantine(self._data_dir.undecodable, to_ts, (row for receipt in receipts for row in receipt.aside))
         sink_state = await self._in_sink(self._sink.commit, to_ts, receipts)
         rows = sum(receipt.rows for receipt in receipts)
         self.totals.rows += rows
         self.totals.bytes += sum(receipt.bytes for receipt in receipts)
         self.totals.batches += 1
         self.progress = moved_to(self.progress, to_ts)
+        self.totals.undecodable += sum(len(receipt.aside) for receipt in receipts)
         self._save(rows=self._state.rows + rows, sink_state=sink_state)
         durable_at = self._clock.monotonic()
+        first_ts = min((receipt.first_ts for receipt in receipts if receipt.first_ts), default=None)
+        if first_ts is not None:
+            self.latencies.append(lag_seconds(Ts(first_ts), self._clock.now()))
         self.traces.append(BatchTrace(to_ts, self._batch_started, self._batch_planned, written_at, durable_at))
         self._turn()
 
@@ -262,8 +299,10 @@ class Processor:
                     self.progress = moved_to(self.progress, to_ts)
                     self._save_idle()
                 case RunDdl(at_ts):
-                    self.progress = replace(self.progress, is_running_ddl=True)
-                    self._running_ddl = asyncio.create_task(self._beside(self._run_ddl(at_ts)))
+                    self._keep_sink_busy(self._run_ddl(at_ts))
+                    break
+                case Sync(_):
+                    self._keep_sink_busy(self._sync())
                     break
                 case _:
                     break
@@ -276,9 +315,23 @@ class Processor:
         self._batch_started = self._clock.monotonic()
         self.progress = replace(self.progress, in_flight_ts=to_ts)
 
+    def _keep_sink_busy(self, work: Coroutine[object, object, None]) -> None:
+        self.progress = replace(self.progress, is_sink_busy=True)
+        self._busy = asyncio.create_task(self._beside(work))
+
+    async def _sync(self) -> None:
+        """Nothing lies between the last batch and the checkpoint, but the sink is to hear of this very ts."""
+        sink_state = await self._in_sink(self._sink.commit, self.progress.checkpoint_ts, ())
+        self.progress = sync_done(self.progress, self._sink.next_barrier(self.progress.checkpoint_ts))
+        self._save(sink_state=sink_state)
+        self._turn()
+
     async def _run_ddl(self, at_ts: Ts) -> None:
         while self._ddls and self._ddls[0].finished_ts <= at_ts:
             for event in self._ddls[0].events:
+                if not self._ddl_filter.keeps(event):
+                    log.info("leaving DDL out", ts=event.finished_ts, schema=event.schema, query=event.query)
+                    continue
                 log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
                 await self._in_sink(self._sink.ddl, event)
                 self.totals.ddls += 1
@@ -317,8 +370,8 @@ class Processor:
 
     async def close(self) -> None:
         """Write down how far it came and let go of the sink. Call when no batch is at hand any more."""
-        if self._running_ddl is not None and not self._running_ddl.done():
-            self._running_ddl.cancel()
+        if self._busy is not None and not self._busy.done():
+            self._busy.cancel()
         elif self.progress.checkpoint_ts > self._state.checkpoint_ts and self.failure is None:
             self._save()
         if self._publishing is not None:

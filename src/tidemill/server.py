@@ -9,17 +9,19 @@ import asyncio
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from tidemill.clock import SYSTEM_CLOCK
+from tidemill.control.config import sink_parameters
 from tidemill.control.state import ChangefeedState, DataDir
+from tidemill.copying import InitialCopy
 from tidemill.errors import (
     EngineError,
     InvariantError,
@@ -27,12 +29,19 @@ from tidemill.errors import (
     UpstreamError,
     UsageError,
 )
+from tidemill.flow.deadletter import forget_after
+from tidemill.flow.filter import ColumnSelector, RowFilter, TableFilter
 from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.flow.puller import Puller
+from tidemill.flow.scan import plan_scan, read_part
+from tidemill.flow.schema import SchemaStore
 from tidemill.flow.schema.loader import load_schema
-from tidemill.flow.sink import Receipt, Sink, SinkConfig, open_sink, parse_sink_uri, safe_uri
+from tidemill.flow.sink import Receipt, Sink, Traits, open_sink, read_sink_uri, safe_uri, traits
 from tidemill.flow.sorter import Sorter
 from tidemill.log import get_logger
+from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.row import RowBatch
+from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, lag_seconds, show
 from tidemill.processor import Admission, Processor, Totals
 from tidemill.upstream.gc import GcHold
@@ -61,6 +70,8 @@ class RunOptions:
     zone: str = "UTC"
     tasks: int = 2  # how many Spark tasks a batch is cut into at most
     available_now: bool = False  # take what the upstream has at the start, then end: Spark's trigger of that name
+    config: ChangefeedConfig = field(default_factory=lambda: ChangefeedConfig(ignore_ineligible_table=True))
+    initial_copy: bool = False  # a new changefeed first copies the rows as of its start-ts
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,8 @@ class Snapshot:
     stage: str
     checkpoint_ts: Ts
     lag_seconds: float
+    latency_p50: float | None  # from commit to durable, of the latest batches' first rows, in seconds
+    latency_p99: float | None
     totals: Totals
     pending_rows: int
     pulled_rows: int  # that came from the upstream in this run
@@ -84,7 +97,7 @@ class _Upstream:
     puller: Puller
     sorter: Sorter
     processor: Processor
-    state: ChangefeedState
+    copy: InitialCopy | None  # while there is something to be copied
 
 
 class Changefeed:
@@ -95,7 +108,10 @@ class Changefeed:
     ) -> None:
         """``data_dir`` and ``open_sink``: others than the usual, as tests of crashes bring them."""
         self._options = options
-        self._config: SinkConfig = parse_sink_uri(options.sink_uri)
+        scheme = options.sink_uri.partition("://")[0].lower()
+        self._sink_options = read_sink_uri(options.sink_uri, sink_parameters(options.config, scheme))
+        self._traits = traits(self._sink_options)
+        self._zone = self._traits.zone or options.zone
         self._data_dir = data_dir or DataDir(options.data_dir)
         self._open_sink = open_sink
         self._loop = asyncio.new_event_loop()
@@ -122,12 +138,23 @@ class Changefeed:
         shutil.rmtree(self._data_dir.scratch, ignore_errors=True)  # of a run that was killed
         self._thread.start()
         self._upstream = self._on_loop(self._open_upstream())
+        if self._upstream.copy is None:
+            self._stream()
+
+    def _stream(self) -> None:
+        """Follow the upstream from the checkpoint on."""
+        self._on_loop(self._attach())
         self._pulling = asyncio.run_coroutine_threadsafe(self._pull(), self._loop)
         if not self.processor.progress.is_finished:
-            self._spark = _SparkSide(self._options, self._config, self._data_dir, self._upstream, self._loop)
+            self._spark = _SparkSide(
+                self._options, self._pipeline, self._traits, self._data_dir, self.processor, self._loop
+            )
 
     def poll(self, seconds: float = _POLL_SECONDS) -> bool:
         """Wait a little; True once everything up to the target is durable. Raises what stopped it."""
+        if self._parts.copy is not None:
+            self._copy_some(self._parts.copy)
+            return False
         if self.processor.failure is not None:
             raise self.processor.failure
         if self.processor.is_done:
@@ -139,6 +166,21 @@ class Changefeed:
             self._spark.wait(seconds)
         return False
 
+    def _copy_some(self, copy: InitialCopy) -> None:
+        """Take one batch of the initial copy; after the last one the stream begins."""
+        from tidemill.spark.batch import run_units
+        from tidemill.spark.session import open_session
+
+        units = copy.take()
+        if units:
+            session = open_session(self._options.spark_master, scratch=self._data_dir.scratch)
+            tasks = min(self._options.tasks, self._traits.most_tasks)
+            copy.commit(run_units(session, self._pipeline, units, tasks))
+            return
+        self.processor.resume(copy.finish())
+        self._upstream = replace(self._parts, copy=None)
+        self._stream()
+
     def look(self) -> Snapshot:
         """How it stands. Asked on the loop: what it looks at changes there all the time."""
         return self._on_loop(self._look())
@@ -149,6 +191,8 @@ class Changefeed:
             stage=self._stage(),
             checkpoint_ts=progress.checkpoint_ts,
             lag_seconds=lag_seconds(progress.checkpoint_ts, SYSTEM_CLOCK.now()),
+            latency_p50=_quantile(self.processor.latencies, 0.5),
+            latency_p99=_quantile(self.processor.latencies, 0.99),
             totals=self.processor.totals,
             pending_rows=self._parts.sorter.stats().rows,
             pulled_rows=puller.changes,
@@ -195,9 +239,12 @@ class Changefeed:
             )
         await self._hold_gc(pd, state.checkpoint_ts)
         # The sink's own checkpoint is published after ours is saved, so it is never above it, unless it is another's.
-        zone = ZoneInfo(options.zone)
-        sink = self._open_sink(self._config, state.sink_state, start_ts=state.checkpoint_ts, zone=zone)
+        zone = ZoneInfo(self._zone)
+        sink = self._open_sink(
+            self._sink_options, state.sink_state, start_ts=state.checkpoint_ts, zone=zone, rescan=self._rescan
+        )
         await asyncio.to_thread(sink.recover)
+        forget_after(self._data_dir.undecodable, state.checkpoint_ts)
         self._data_dir.save(state)
         self._is_begun = True
         versions = {int(table): Ts(ts) for table, ts in state.table_versions.items()}
@@ -213,11 +260,39 @@ class Changefeed:
             self._data_dir,
             pd.get_ts,
             target_ts=options.target_ts,
-            admission=Admission(flush_interval_seconds=self._config.flush_interval_seconds),
+            admission=Admission(flush_interval_seconds=self._traits.flush_interval_seconds),
+            config=options.config,
+            joins_partitions=self._traits.joins_partitions,
         )
-        puller, sorter = Puller(pd, processor), Sorter(self._data_dir.segments)
-        processor.attach(puller, sorter, lambda: Sorter(self._data_dir.early_segments))
-        return _Upstream(pd, puller, sorter, processor, state)
+        wanted = TableFilter(options.config)
+        self._check_tables(schema, wanted, state)
+        copy = None
+        if state.copied is not None:
+            copy = InitialCopy(pd, schema, wanted, sink, self._traits, state, self._data_dir, self._zone)
+            await copy.plan()
+            await asyncio.to_thread(copy.make_tables)
+        return _Upstream(pd, Puller(pd, processor), Sorter(self._data_dir.segments), processor, copy)
+
+    def _check_tables(self, schema: SchemaStore, wanted: TableFilter, state: ChangefeedState) -> None:
+        """Refuse at the start what a filter says that cannot be done."""
+        tables = schema.tables()
+        wanted.check_eligible(tables)
+        row_filter, selector = RowFilter(self._options.config), ColumnSelector(self._options.config)
+        for table in tables:
+            if wanted.captures(table):
+                row_filter.check(table)
+                selector.table(table)
+
+    async def _attach(self) -> None:
+        self._parts.processor.attach(
+            self._parts.puller, self._parts.sorter, lambda: Sorter(self._data_dir.early_segments)
+        )
+
+    def _rescan(self, table: TableInfo, physical_ids: Sequence[int], ts: Ts) -> Iterator[RowBatch]:
+        """The rows of a table as of ``ts``, for a sink whose table a DDL has changed unseen. Blocks."""
+        plan = plan_scan(self._parts.pd, table, ts, physical_ids=physical_ids, zone=self._zone)
+        for part in self._on_loop(plan):
+            yield from read_part(part)
 
     async def _resume(self, pd: PdClient) -> ChangefeedState:
         sink, given = safe_uri(self._options.sink_uri), self._options.start_ts
@@ -230,7 +305,8 @@ class Changefeed:
                     f"start-ts {show(start_ts)} lies in the future: the upstream is at {show(now_ts)}. "
                     "Leave --start-ts out to start now, or choose an earlier one."
                 )
-            return ChangefeedState(pd.cluster_id, sink, start_ts, start_ts, start_ts, 0, {}, None)
+            copied: dict[str, str] | None = {} if self._options.initial_copy else None
+            return ChangefeedState(pd.cluster_id, sink, start_ts, start_ts, start_ts, 0, {}, None, copied)
         remedy = f"Use another --data-dir for this one, or give what {self._data_dir.path} was started with."
         if state.cluster_id != pd.cluster_id:
             raise UsageError(f"data-dir belongs to cluster {state.cluster_id}, PD says {pd.cluster_id}. {remedy}")
@@ -297,13 +373,24 @@ class Changefeed:
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+    @property
+    def _pipeline(self) -> Pipeline:
+        return Pipeline(self._sink_options, self._zone, self._options.config)
+
     def _stage(self) -> str:
+        copy = self._parts.copy
+        if copy is not None:
+            return f"copying {copy.parts_done}/{copy.parts} parts of tables"
         progress, stats = self.processor.progress, self._parts.puller.stats()
         if progress.in_flight_ts is not None:
             return "writing"
         if stats.initialized_regions < stats.regions:
             return f"scanning {stats.initialized_regions}/{stats.regions} regions"
         return "waiting for resolved-ts" if progress.limit_ts <= progress.checkpoint_ts else "idle"
+
+
+def _quantile(values: Sequence[float], share: float) -> float | None:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else None
 
 
 async def _settle() -> None:
@@ -320,23 +407,24 @@ class _SparkSide:
     def __init__(
         self,
         options: RunOptions,
-        config: SinkConfig,
+        pipeline: Pipeline,
+        wants: Traits,
         data_dir: DataDir,
-        upstream: _Upstream,
+        processor: Processor,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         from tidemill.spark.endpoint import Endpoint
         from tidemill.spark.session import open_session
 
-        self._processor = upstream.processor
-        self._pipeline = Pipeline(config, options.zone)
+        self._processor = processor
+        self._pipeline = pipeline
         self._folder = data_dir.spark
         self._available_now = options.available_now
         self._loop = loop
         self._failures = 0
         self._batches = 0
         self._session = open_session(options.spark_master, scratch=data_dir.scratch)
-        tasks = min(options.tasks, config.worker_count)
+        tasks = min(options.tasks, wants.most_tasks)
         self._endpoint = Endpoint(self._processor, loop, self._pipeline, tasks)
         self._start()
 

@@ -14,7 +14,9 @@ from rich.text import Text
 
 from tidemill.cli.options import Output, ReadyFile, StopSignal, configure_log, parse_ts
 from tidemill.clock import SYSTEM_CLOCK
+from tidemill.control.config import load_config
 from tidemill.errors import UsageError
+from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ts import show
 from tidemill.server import Changefeed, RunOptions, Snapshot, run_changefeed
 
@@ -25,7 +27,12 @@ _MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|spark://[^\s:,]+:\d+(,[^\s:,]
 def run(
     pd: Annotated[str, typer.Option("--pd", help="PD's addresses, comma separated: 127.0.0.1:2379.")],
     sink_uri: Annotated[
-        str, typer.Option("--sink-uri", help="Where to write: blackhole://, file:///data/out?protocol=canal-json.")
+        str,
+        typer.Option(
+            "--sink-uri",
+            help="Where to write: mysql://user@host:3306/, file:///data/out?protocol=canal-json, iceberg:///warehouse, "
+            "delta:///lake, blackhole://.",
+        ),
     ],
     start_ts: Annotated[
         str | None,
@@ -34,6 +41,12 @@ def run(
     target_ts: Annotated[
         str | None, typer.Option("--target-ts", help="End once everything up to this ts is durable. Default: go on.")
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The changefeed's TOML file, in TiCDC's spelling: filters and more.")
+    ] = None,
+    initial_scan: Annotated[
+        bool, typer.Option("--initial-scan", help="First copy all rows as of --start-ts, then go on from there.")
+    ] = False,
     data_dir: Annotated[
         Path, typer.Option("--data-dir", help="What the changefeed remembers; it resumes from here.")
     ] = Path("tidemill-data"),
@@ -65,6 +78,8 @@ def run(
         target_ts=parse_ts(target_ts, "--target-ts"),
         spark_master=_master(spark_master),
         zone=_zone(time_zone),
+        config=load_config(config) if config is not None else ChangefeedConfig(ignore_ineligible_table=True),
+        initial_copy=initial_scan,
     )
     if options.start_ts is not None and options.target_ts is not None and options.target_ts < options.start_ts:
         raise UsageError(
@@ -116,8 +131,8 @@ class ProgressLine:
     def _text(self, now: Snapshot) -> str:
         return (
             f"{now.stage}: {now.totals.rows:,} rows, {self._rate:,.0f} rows/s, {now.pending_rows:,} buffered, "
-            f"checkpoint {show(now.checkpoint_ts)}, lag {now.lag_seconds:.1f} s, {now.totals.ddls} DDLs, "
-            f"{now.regions} regions"
+            f"checkpoint {show(now.checkpoint_ts)}, lag {now.lag_seconds:.1f} s,{_latency(now)} "
+            f"{now.totals.ddls} DDLs, {now.regions} regions{_aside(now)}"
         )
 
 
@@ -130,6 +145,9 @@ def _summary(now: Snapshot, finished: bool, seconds: float, output: Output) -> N
         "bytes": now.totals.bytes,
         "batches": now.totals.batches,
         "ddls": now.totals.ddls,
+        "undecodable": now.totals.undecodable,
+        "latency_p50": now.latency_p50,
+        "latency_p99": now.latency_p99,
         "seconds": round(seconds, 3),
     }
     if output is Output.json:
@@ -138,8 +156,18 @@ def _summary(now: Snapshot, finished: bool, seconds: float, output: Output) -> N
     word = "Reached the target" if finished else "Stopped"
     typer.echo(
         f"{word} at {show(now.checkpoint_ts)}: {now.totals.rows:,} rows and {now.totals.ddls} DDLs "
-        f"in {now.totals.batches} batches, {now.totals.bytes:,} bytes, {seconds:.1f} s."
+        f"in {now.totals.batches} batches, {now.totals.bytes:,} bytes, {seconds:.1f} s{_aside(now)}."
     )
+
+
+def _latency(now: Snapshot) -> str:
+    if now.latency_p50 is None or now.latency_p99 is None:
+        return ""
+    return f" commit to durable {now.latency_p50:.1f} s (p99 {now.latency_p99:.1f} s),"
+
+
+def _aside(now: Snapshot) -> str:
+    return f", {now.totals.undecodable:,} undecodable rows put aside" if now.totals.undecodable else ""
 
 
 def _master(text: str) -> str:

@@ -1,8 +1,9 @@
 """How far a changefeed is, and what it may do next. Pure: state in, decision out.
 
 Three things hold the flow back: the frontier (what the upstream has promised), the schema's own
-resolved-ts (what we know of DDL), and the barrier (a DDL that has to run exactly at its ts, or the
-target where the changefeed ends). The lowest of them is the limit; checkpoint ≤ limit, always.
+resolved-ts (what we know of DDL), and the barrier (a DDL that has to run exactly at its ts, a sync point
+of the sink, or the target where the changefeed ends). The lowest of them is the limit; checkpoint ≤ limit,
+always.
 
 A DDL at F runs once the checkpoint *is* F: every row with commit-ts ≤ F is durable and no later one.
 """
@@ -25,13 +26,14 @@ class Progress:
     barrier_ts: Ts | None = None  # of the first DDL that has not run
     target_ts: Ts | None = None
     in_flight_ts: Ts | None = None  # the end of the batch that Spark is working on
-    is_running_ddl: bool = False  # what finished exactly at the checkpoint is being run downstream
+    sync_ts: Ts | None = None  # where the sink wants to be told that everything is there, and nothing beyond
+    is_sink_busy: bool = False  # with a DDL that finished exactly at the checkpoint, or with a sync point there
     is_stopping: bool = False
 
     @property
     def limit_ts(self) -> Ts:
         """The highest ts that the checkpoint may reach for now."""
-        ends = [self.frontier_ts, self.schema_ts, self.barrier_ts, self.target_ts]
+        ends = [self.frontier_ts, self.schema_ts, self.barrier_ts, self.sync_ts, self.target_ts]
         return Ts(min(MAX_TS if end is None else end for end in ends))
 
     @property
@@ -62,6 +64,13 @@ class RunDdl:
 
 
 @dataclass(frozen=True, slots=True)
+class Sync:
+    """The checkpoint is where the sink wants to note it."""
+
+    at_ts: Ts
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """There are changes in (checkpoint, limit]: a batch may take some or all of them."""
 
@@ -73,15 +82,17 @@ class Finish:
     """The target is reached."""
 
 
-Decision = Wait | Advance | RunDdl | Offer | Finish
+Decision = Wait | Advance | RunDdl | Sync | Offer | Finish
 
 
 def decide(progress: Progress, has_changes: bool) -> Decision:
     """What to do next. ``has_changes``: whether any change lies in (checkpoint, limit]."""
-    if progress.in_flight_ts is not None or progress.is_running_ddl:
+    if progress.in_flight_ts is not None or progress.is_sink_busy:
         return Wait()
     if progress.barrier_ts is not None and progress.barrier_ts <= progress.checkpoint_ts:
         return RunDdl(progress.barrier_ts)
+    if progress.sync_ts is not None and progress.sync_ts <= progress.checkpoint_ts:
+        return Sync(progress.checkpoint_ts)
     if progress.is_finished:
         return Finish()
     limit = progress.limit_ts
@@ -111,4 +122,11 @@ def ddl_done(progress: Progress, at_ts: Ts, next_barrier_ts: Ts | None) -> Progr
     """What finished at ``at_ts`` has run downstream; ``next_barrier_ts`` is the DDL after it, if known."""
     if at_ts != progress.checkpoint_ts and at_ts > progress.ddl_ts + 1:
         raise InvariantError(f"a DDL of {at_ts} ran at the checkpoint {progress.checkpoint_ts}")
-    return replace(progress, ddl_ts=progress.checkpoint_ts, barrier_ts=next_barrier_ts, is_running_ddl=False)
+    return replace(progress, ddl_ts=progress.checkpoint_ts, barrier_ts=next_barrier_ts, is_sink_busy=False)
+
+
+def sync_done(progress: Progress, next_sync_ts: Ts | None) -> Progress:
+    """The sink has noted the checkpoint; ``next_sync_ts`` is where it wants to do so again."""
+    if next_sync_ts is not None and next_sync_ts <= progress.checkpoint_ts:
+        raise InvariantError(f"the sink wants {next_sync_ts} noted, below the checkpoint {progress.checkpoint_ts}")
+    return replace(progress, sync_ts=next_sync_ts, is_sink_busy=False)

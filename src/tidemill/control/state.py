@@ -7,6 +7,7 @@ state speaks of is already durable downstream.
     DATA_DIR/
     ├── changefeed.json   the state            ├── segments/   the sorter's; pulled again after a crash
     ├── lock              held while running   └── spark/      Spark's offsets of this run; made anew by the next
+    └── undecodable/      rows that were put aside
 """
 
 import fcntl
@@ -33,6 +34,7 @@ class ChangefeedState:
     rows: int  # written so far, over all runs
     table_versions: dict[str, int]  # of tables changed since start_ts, by logical id: a restart cannot see when
     sink_state: dict[str, Any] | None
+    copied: dict[str, str] | None = None  # while the initial copy goes on: how far it is, by physical id
 
 
 class DataDir:
@@ -49,6 +51,10 @@ class DataDir:
     @property
     def early_segments(self) -> Path:
         return self.path / "early-segments"
+
+    @property
+    def undecodable(self) -> Path:
+        return self.path / "undecodable"
 
     @property
     def scratch(self) -> Path:
@@ -125,7 +131,7 @@ def _checked(document: dict[str, Any]) -> ChangefeedState:
                 is_right = isinstance(value, str)
             case "table_versions":
                 is_right = isinstance(value, dict) and all(isinstance(ts, int) for ts in value.values())
-            case "sink_state":
+            case "sink_state" | "copied":
                 is_right = value is None or isinstance(value, dict)
             case _:
                 is_right = isinstance(value, int) and value >= 0

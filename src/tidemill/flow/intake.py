@@ -19,7 +19,8 @@ from tidemill.errors import InvariantError
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema import Followed, SchemaStore
 from tidemill.flow.sorter import Sorter, SpanSlices
-from tidemill.model.ts import Ts
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import MAX_TS, Ts
 from tidemill.upstream.keys import record_span
 
 FIRST_SPAN = 2  # number 1 is the subscription to the DDL jobs
@@ -35,8 +36,16 @@ class _Span:
 
 
 class Intake:
-    def __init__(self, schema: SchemaStore, puller: Puller, sorter: Sorter, open_early: Callable[[], Sorter]) -> None:
+    def __init__(
+        self,
+        schema: SchemaStore,
+        puller: Puller,
+        sorter: Sorter,
+        open_early: Callable[[], Sorter],
+        is_captured: Callable[[TableInfo], bool] = lambda table: True,
+    ) -> None:
         self._schema = schema
+        self._is_captured = is_captured
         self._puller = puller
         self._sorter = sorter
         self._open_early = open_early
@@ -60,7 +69,7 @@ class Intake:
         wanted = {
             (f.physical_id, f.since_ts): f
             for f in self._schema.followed()
-            if f.until_ts is None or f.until_ts > checkpoint_ts
+            if (f.until_ts is None or f.until_ts > checkpoint_ts) and self._is_wanted(f.physical_id, checkpoint_ts)
         }
         for interval, followed in wanted.items():
             begin_ts = followed.begin_ts
@@ -111,6 +120,11 @@ class Intake:
             self._early_sorter = None
 
     # Spans.
+
+    def _is_wanted(self, physical_id: int, checkpoint_ts: Ts) -> bool:
+        """Whether the table is captured at the checkpoint, or in its newest version: a rename may lie between."""
+        tables = [self._schema.table(physical_id, ts) for ts in (checkpoint_ts + 1, MAX_TS)]
+        return any(table is None or self._is_captured(table) for table in tables)
 
     def _follow_from(self, interval: Interval, followed: Followed, since_ts: Ts) -> None:
         span = self._spans.get(interval)

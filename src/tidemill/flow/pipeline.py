@@ -1,26 +1,34 @@
 """The stages of one micro-batch, fused: everything a unit of work needs, in one executor task.
 
-    slices ─► sort ─► mount ─► split ─► encode ─► write ─► receipt
+    slices ─► sort ─► mount ─► filter ─► split ─► select columns ─► encode ─► write ─► receipt
+    parts of a scan ──► mount ──┘
 
-A ``Unit`` is the changes of one table or table partition in ``(from, to]`` under one schema; it is small and
-picklable, and it names the segment slices to map rather than carrying rows. Only receipts go back.
+A ``Unit`` is the changes of one table or table partition in ``(from, to]`` under one schema, or rows of it as of
+one ts; it is small and picklable, and it names the segment slices to map, or the key ranges to scan, rather than
+carrying rows. Only receipts go back.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.errors import RowUndecodableError
+from tidemill.errors import InvariantError, RowUndecodableError
+from tidemill.flow.deadletter import Undecodable, mount_or_set_aside
 from tidemill.flow.dispatcher import split_key_updates
 from tidemill.flow.encoder import Encoded, make_encoder
+from tidemill.flow.filter import ColumnSelector, RowFilter
 from tidemill.flow.mounter import mount
-from tidemill.flow.sink import Receipt, SinkConfig, Target, write
+from tidemill.flow.scan import ScanPart, read_part
+from tidemill.flow.sink.choice import SinkOptions, Target, traits, write
+from tidemill.flow.sink.receipt import Receipt
+from tidemill.flow.sink.uri import SinkConfig
 from tidemill.flow.sorter import SpanSlices, read_slices
 from tidemill.model.change import RAW_CHANGE_SCHEMA
+from tidemill.model.changefeed import ChangefeedConfig, OnUndecodable
 from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
 from tidemill.upstream.keys import table_prefix
@@ -32,21 +40,29 @@ Part = tuple[TableInfo, int, SpanSlices]  # of one physical id
 class Unit:
     table: TableInfo
     physical_id: int
-    slices: SpanSlices
+    slices: SpanSlices | None  # None: the rows are those of ``parts``
     target: Target
     is_mixed: bool = False  # rows of other physical ids are among them, and count as rows of this one
+    parts: tuple[ScanPart, ...] = ()  # of an initial copy
+
+    @property
+    def weight(self) -> int:
+        """To share units among tasks by."""
+        return self.slices.bytes if self.slices is not None else len(self.parts)
 
 
-def make_units(parts: Iterable[Part], target: Callable[[TableInfo, int], Target]) -> list[Unit]:
+def make_units(
+    parts: Iterable[Part], target: Callable[[TableInfo, int], Target], *, joins_partitions: bool = False
+) -> list[Unit]:
     """Units that share nothing downstream, so that each can be written by itself.
 
     A table that is just being partitioned has several physical ids while downstream it is still one: those
-    become one unit, in one commit order.
+    become one unit, in one commit order. With ``joins_partitions`` so do the table partitions of any table.
     """
     found: dict[tuple[int, int], Part] = {}
     mixed = set()
     for table, physical_id, slices in parts:
-        place = (table.id, physical_id if table.is_partitioned else table.id)
+        place = (table.id, physical_id if table.is_partitioned and not joins_partitions else table.id)
         if place in found:
             mixed.add(place)
             _, physical_id, first = found[place]
@@ -62,41 +78,74 @@ def make_units(parts: Iterable[Part], target: Callable[[TableInfo, int], Target]
 class Pipeline:
     """Runs on executors. Holds settings only; every file and connection is opened in the call."""
 
-    sink: SinkConfig
+    sink: SinkOptions
     zone: str
+    config: ChangefeedConfig = field(default_factory=ChangefeedConfig)
 
     def process(self, unit: Unit) -> Receipt:
         """Make one unit durable downstream and say what was written. Running it again writes the same, but for
         the time of writing in messages that have one."""
-        return write(unit.target, self._messages(unit))
+        seen = _Seen()
+        receipt = write(unit.target, self._rows(unit, seen), self._messages)
+        return replace(receipt, first_ts=seen.first_ts, aside=tuple(seen.aside))
 
-    def _messages(self, unit: Unit) -> Iterator[Encoded]:
+    def _messages(self, rows: Iterator[RowBatch]) -> Iterator[Encoded]:
+        if not isinstance(self.sink, SinkConfig):
+            raise InvariantError(f"no messages go to {self.sink.safe_uri}")
         encoder = make_encoder(self.sink, int(SYSTEM_CLOCK.now() * 1000))
-        for rows in self._rows(unit):
-            yield encoder.encode(rows)
+        return (encoder.encode(batch) for batch in rows)
 
-    def _rows(self, unit: Unit) -> Iterator[RowBatch]:
+    def _rows(self, unit: Unit, seen: "_Seen") -> Iterator[RowBatch]:
+        """Those that go out. What cannot be decoded is put aside, where the changefeed wants that."""
+        row_filter, selector = RowFilter(self.config), ColumnSelector(self.config)
+        splits = traits(self.sink).splits_updates
+        for rows in self._mounted(unit, seen.aside):
+            if len(rows) and not seen.first_ts:
+                seen.first_ts = int(rows.commit_ts[0])
+            rows = row_filter.apply(rows)
+            yield selector.apply(split_key_updates(rows) if splits else rows)
+
+    def _mounted(self, unit: Unit, aside: list[Undecodable]) -> Iterator[RowBatch]:
+        if unit.slices is None:
+            for part in unit.parts:
+                yield from read_part(part)
+            return
+        verify = self.config.verifies_checksums
         for changes in read_slices(unit.slices):
             if unit.is_mixed:
                 changes = as_rows_of(unit.physical_id, changes)
-            rows = mount_in_order(unit.table, unit.physical_id, changes, self.zone)
-            yield split_key_updates(rows) if self.sink.splits_updates else rows
+            if self.config.on_undecodable is OnUndecodable.STOP:
+                yield mount_in_order(unit.table, unit.physical_id, changes, self.zone, verify=verify)
+            else:
+                rows, bad = mount_or_set_aside(unit.table, unit.physical_id, changes, self.zone, verify=verify)
+                aside.extend(bad)
+                yield rows
 
 
-def mount_in_order(table: TableInfo, physical_id: int, changes: pa.RecordBatch, zone: str) -> RowBatch:
+@dataclass(slots=True)
+class _Seen:
+    """What is noticed on the way."""
+
+    first_ts: int = 0
+    aside: list[Undecodable] = field(default_factory=list)
+
+
+def mount_in_order(
+    table: TableInfo, physical_id: int, changes: pa.RecordBatch, zone: str, *, verify: bool = False
+) -> RowBatch:
     """As ``mount``, but a row that cannot be decoded is the first such one in commit order, named with its commit-ts.
 
     ``mount`` works column by column and stops at whichever bad row it meets first.
     """
     try:
-        return mount(table, physical_id, changes, zone)
+        return mount(table, physical_id, changes, zone, verify=verify)
     except RowUndecodableError as error:
         found = error
     good, bad = 0, len(changes)  # so many rows from the start can be decoded, so many cannot
     while bad - good > 1:
         half = (good + bad) // 2
         try:
-            mount(table, physical_id, changes.slice(0, half), zone)
+            mount(table, physical_id, changes.slice(0, half), zone, verify=verify)
             good = half
         except RowUndecodableError as error:
             found, bad = error, half

@@ -157,8 +157,8 @@ def balance(units: "list[Unit]", tasks: int) -> "list[list[Unit]]":
     """Share units among at most ``tasks`` groups of about equal bytes: the biggest first, each to the lightest."""
     groups: list[list[Unit]] = [[] for _ in range(min(tasks, len(units)))]
     weights = [0] * len(groups)
-    for unit in sorted(units, key=lambda u: u.slices.bytes, reverse=True):
+    for unit in sorted(units, key=lambda u: u.weight, reverse=True):
         lightest = weights.index(min(weights))
         groups[lightest].append(unit)
-        weights[lightest] += unit.slices.bytes
+        weights[lightest] += unit.weight
     return groups

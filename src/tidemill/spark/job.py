@@ -70,7 +70,7 @@ class ChangefeedJob:
         try:
             self._query = self._start(available_now)
         except _TROUBLES as trouble:
-            raise _translate(trouble) from trouble
+            raise translate(trouble) from trouble
 
     def _start(self, available_now: bool) -> StreamingQuery:
         self._spark.dataSource.register(ChangefeedSource)
@@ -98,7 +98,7 @@ class ChangefeedJob:
             trouble = None if self._query.isActive else self._query.exception()
         except _TROUBLES as error:
             trouble = error
-        return None if trouble is None else _translate(trouble)
+        return None if trouble is None else translate(trouble)
 
     def stop(self) -> None:
         if self._query is not None:
@@ -158,7 +158,8 @@ def _run_group(blob: bytes) -> list[Receipt] | TidemillError:
         return error
 
 
-def _translate(trouble: Exception) -> EngineError:
+def translate(trouble: Exception) -> EngineError:
+    """What Spark itself failed with, in our own words."""
     if not isinstance(trouble, PySparkException):
         return EngineError(
             f"Spark does not answer any more ({type(trouble).__name__}): its JVM has ended. Nothing is lost; see that "

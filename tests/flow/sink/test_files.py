@@ -23,6 +23,7 @@ from tidemill.flow.sink import (
     FileSink,
     FileTarget,
     Receipt,
+    drop_messages,
     open_sink,
     parse_sink_uri,
     write,
@@ -310,7 +311,6 @@ def test_targets_and_receipts_travel(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(target)) == target
     receipt = Receipt("d", 1, 2, 3, 4)
     assert pickle.loads(pickle.dumps(receipt)) == receipt
-    assert Receipt.from_dict(json.loads(json.dumps(receipt.to_dict()))) == receipt
 
 
 def test_a_unit_without_rows_leaves_no_trace_in_the_state(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_a_blackhole_counts_and_keeps_nothing(tmp_path: Path) -> None:
     sink = open_sink(parse_sink_uri("blackhole://"), None)
     assert isinstance(sink, BlackholeSink)
     sink.recover()
-    receipt = write(sink.target(ITEM, 108, Ts(5)), iter([messages((1, "abc"), (2, "d"))]))
+    receipt = drop_messages(sink.target(ITEM, 108, Ts(5)), iter([messages((1, "abc"), (2, "d"))]))
     assert (receipt.rows, receipt.bytes, receipt.files) == (2, 4, 0)
     state = sink.commit(Ts(5), [receipt])
     sink.publish(Ts(5))
@@ -407,15 +407,17 @@ def test_a_blackhole_counts_and_keeps_nothing(tmp_path: Path) -> None:
 
 def test_rows_that_only_count_are_not_encoded() -> None:
     config = parse_sink_uri("blackhole://")
-    encoded = make_encoder(config, 0).encode(rows_of(ITEM, (None, FIRST), (FIRST, SECOND), (SECOND, None)))
-    receipt = write(open_sink(config, None).target(ITEM, 108, Ts(5)), iter([encoded, encoded]))
+    rows = rows_of(ITEM, (None, FIRST), (FIRST, SECOND), (SECOND, None))
+    target, encoder = open_sink(config, None).target(ITEM, 108, Ts(5)), make_encoder(config, 0)
+    receipt = write(target, iter([rows, rows]), lambda batches: map(encoder.encode, batches))
     assert (receipt.rows, receipt.bytes) == (6, 0)
 
 
 def test_a_sink_is_opened_by_its_config(tmp_path: Path) -> None:
     sink = open_sink(config_for(tmp_path), None)
     assert isinstance(sink, FileSink)
-    receipt = write(sink.target(ITEM, 108, Ts(COMMIT_TS)), iter([messages((COMMIT_TS, "a\n"))]))
+    target = sink.target(ITEM, 108, Ts(COMMIT_TS))
+    receipt = write(target, iter(()), lambda _: iter([messages((COMMIT_TS, "a\n"))]))
     assert receipt == Receipt(DAY, 1, 1, 1, 2)
 
 

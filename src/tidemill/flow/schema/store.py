@@ -158,6 +158,10 @@ class SchemaStore:
         since = [Ts(from_ts), *(ts for ts, _ in self._versions.get(physical_id, ()) if from_ts < ts < to_ts)]
         return [(ts, self.lookup(physical_id, ts + 1)) for ts in since]
 
+    def tables(self) -> list[TableInfo]:
+        """All tables as they are in the newest version that is known, views and sequences included."""
+        return list(self._catalogue.tables.values())
+
     def followed(self) -> list[Followed]:
         """All intervals that are not below the last ``gc``, by physical id and ts."""
         return self._follower.intervals()

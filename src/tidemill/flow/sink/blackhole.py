@@ -51,5 +51,9 @@ class BlackholeSink:
     def ddl(self, event: DdlEvent) -> None:
         """Nothing has a schema here."""
 
+    def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
+        """Batches may end anywhere."""
+        return None
+
     def close(self) -> None:
         """Nothing is open."""

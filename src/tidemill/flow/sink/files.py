@@ -162,6 +162,10 @@ class FileSink:
         folders = {folder: self._committed[folder] for folder in sorted(self._unpublished)}
         return {"format": _STATE_FORMAT, "folders": folders}
 
+    def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
+        """Batches may end anywhere."""
+        return None
+
     def close(self) -> None:
         """Nothing is open between calls."""
 

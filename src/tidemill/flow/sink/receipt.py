@@ -1,8 +1,11 @@
 """What an executor made durable, on its way back to the driver."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidemill.flow.deadletter import Undecodable
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +19,5 @@ class Receipt:
     bytes: int
     detail: Mapping[str, Any] = field(default_factory=dict)  # what the sink itself wants to hear, as JSON has it
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "Receipt":
-        return cls(**fields)
+    first_ts: int = 0  # the commit-ts of the first row; 0: there was none
+    aside: "tuple[Undecodable, ...]" = ()  # changes that could not be decoded and were left out

@@ -25,6 +25,10 @@ class Sink(Protocol):
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """The batch counts once the caller has saved what this returns, which is JSON."""
 
+    def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
+        """Where above the checkpoint a batch has to end, and ``commit`` to be called even if it has no rows; None:
+        anywhere. Does not block."""
+
     def publish(self, checkpoint_ts: Ts) -> None:
         """The caller has saved it: tell readers. Again and again the same does no harm."""
 

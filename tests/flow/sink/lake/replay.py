@@ -1,9 +1,12 @@
 """Recorded histories through a lake sink, without Spark: batches at given ts, DDLs at their barriers."""
 
+import atexit
 import pickle
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from tidemill.flow.mounter import mount
 from tidemill.flow.sink.lake import LakeKind, LakeOptions, parse_lake_uri, write_rows
 from tidemill.flow.sink.lake.delta import DeltaSink
 from tidemill.flow.sink.lake.iceberg import IcebergSink
+from tidemill.flow.sink.lake.reader import Lake
 from tidemill.flow.sink.lake.sink import LakeSink
 from tidemill.flow.sink.parquet import ParquetSink
 from tidemill.flow.sink.receipt import Receipt
@@ -111,11 +115,29 @@ class Replay:
         _, changes = fed_store(self.history.name)
         return sorted({int(change.finished_ts) for change in changes} | {self.history.end_ts})
 
+    def tables(self) -> Iterator[tuple[TableInfo, int]]:
+        """Those at the end that can be replicated, by physical id."""
+        store, _ = fed_store(self.history.name)
+        for followed in store.followed():
+            table = store.table(followed.physical_id, self.history.end_ts)
+            if table is not None:
+                yield table, followed.physical_id
+
     def run(self) -> None:
         for to_ts in self.stops():
             self.commit(to_ts, self.write(to_ts))
             self.run_ddl(to_ts)
         self.sink.publish(Ts(self.history.end_ts))
+
+
+@cache
+def calm_lake(name: str, kind: str) -> Lake:
+    """A history that ran through without a crash; shared by the tests of a process, so not to be changed."""
+    folder = Path(mkdtemp(prefix="tidemill-lake-"))
+    atexit.register(rmtree, folder, ignore_errors=True)
+    replay = Replay(name, kind, folder / "lake")
+    replay.run()
+    return Lake(replay.options)
 
 
 @cache

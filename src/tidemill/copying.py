@@ -1,0 +1,151 @@
+"""The initial copy: every row as of the start-ts, written downstream before the stream begins at the same ts.
+
+    schema at start-ts ─► parts by region ─► batches of units ─► Spark ─► receipts ─► cursors, saved
+
+The store keeps versions, so copy and stream meet exactly: what was committed up to start-ts is in the one, what came
+later in the other. How far each physical table has been copied is part of the changefeed's state, so a copy that
+was killed goes on where it was; the changefeed's own GC safepoint keeps the past until it is done.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tidemill.control.state import ChangefeedState, DataDir
+from tidemill.flow.filter import TableFilter
+from tidemill.flow.pipeline import Unit
+from tidemill.flow.scan import ScanPart, plan_scan
+from tidemill.flow.schema import SchemaStore
+from tidemill.flow.sink import Receipt, Sink, Traits
+from tidemill.log import get_logger
+from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts
+from tidemill.upstream.pd import PdClient
+
+log = get_logger("copying")
+
+_PARTS_A_BATCH = 16  # where a sink takes them as they come
+_TABLES_A_BATCH = 8  # otherwise
+_PARTS_A_TABLE = 8  # of each, where a table may come in pieces
+
+Cursors = Mapping[str, str]  # by physical id: the key, in hex, below which all is copied
+
+
+@dataclass(slots=True)
+class _Table:
+    info: TableInfo
+    physical_id: int
+    parts: list[ScanPart]  # still to be copied, in key order
+
+
+class InitialCopy:
+    """Driver's side. ``plan`` it, ``make_tables``, then take a batch and commit it until there is none."""
+
+    def __init__(
+        self,
+        pd: PdClient,
+        schema: SchemaStore,
+        wanted: TableFilter,
+        sink: Sink,
+        traits: Traits,
+        state: ChangefeedState,
+        data_dir: DataDir,
+        zone: str,
+    ) -> None:
+        self._pd = pd
+        self._schema = schema
+        self._wanted = wanted
+        self._sink = sink
+        self._traits = traits
+        self._data_dir = data_dir
+        self._zone = zone
+        self._tables: list[_Table] = []
+        self._taken: list[tuple[_Table, int]] = []
+        self.state = state
+        self.rows = 0
+        self.parts = 0
+        self.parts_done = 0
+
+    async def plan(self) -> None:
+        """Find what is still to be copied."""
+        ts, cursors = self.state.start_ts, self.state.copied or {}
+        for followed in self._schema.followed():
+            info = self._schema.table(followed.physical_id, ts + 1)
+            if info is None or followed.since_ts > ts or not self._wanted.captures(info):
+                continue
+            parts = await plan_scan(self._pd, info, ts, physical_ids=[followed.physical_id], zone=self._zone)
+            left = _above(parts, bytes.fromhex(cursors.get(str(followed.physical_id), "")))
+            self.parts += len(parts)
+            self.parts_done += len(parts) - len(left)
+            self._tables.append(_Table(info, followed.physical_id, left))
+
+    def make_tables(self) -> None:
+        """Have every table downstream, where the sink does not make them itself. Blocks."""
+        if not self._traits.needs_tables:
+            return
+        from tidemill.upstream.sql_text import create_table_sql
+
+        schemas = dict.fromkeys(table.info.schema for table in self._tables)
+        for seq, schema in enumerate(schemas):
+            query = f"CREATE DATABASE IF NOT EXISTS {_quoted(schema)}"
+            self._sink.ddl(self._event(seq, ActionType.CREATE_SCHEMA, query, schema, None))
+        for seq, info in enumerate({table.info.id: table.info for table in self._tables}.values(), len(schemas)):
+            query = create_table_sql(info, if_not_exists=True)
+            self._sink.ddl(self._event(seq, ActionType.CREATE_TABLE, query, info.schema, info))
+
+    def take(self) -> list[Unit]:
+        """The next batch; empty when all is copied."""
+        self._taken = []
+        units = []
+        room = _PARTS_A_BATCH if self._traits.copies_by_region else _TABLES_A_BATCH
+        for table in self._tables:
+            if room <= 0 or not table.parts:
+                continue
+            if self._traits.copies_by_region:
+                taken = table.parts[:room]
+                units += [self._unit(table, [part]) for part in taken]
+                room -= len(taken)
+            else:
+                taken = table.parts if self._traits.copies_at_once else table.parts[:_PARTS_A_TABLE]
+                units.append(self._unit(table, taken))
+                room -= 1
+            self._taken.append((table, len(taken)))
+        return units
+
+    def commit(self, receipts: Sequence[Receipt]) -> None:
+        """What ``take`` gave is durable downstream. Blocks."""
+        sink_state = self._sink.commit(self.state.start_ts, receipts)
+        copied = dict(self.state.copied or {})
+        for table, count in self._taken:
+            copied[str(table.physical_id)] = table.parts[count - 1].end.hex()
+            table.parts = table.parts[count:]
+            self.parts_done += count
+        rows = sum(receipt.rows for receipt in receipts)
+        self.rows += rows
+        self.state = replace(self.state, copied=copied, sink_state=sink_state, rows=self.state.rows + rows)
+        self._data_dir.save(self.state)
+
+    def finish(self) -> ChangefeedState:
+        """All is copied: from here on it is a changefeed like any other."""
+        self.state = replace(self.state, copied=None)
+        self._data_dir.save(self.state)
+        self._sink.publish(self.state.checkpoint_ts)
+        log.info("initial copy is complete", rows=self.state.rows, ts=self.state.start_ts)
+        return self.state
+
+    def _unit(self, table: _Table, parts: Sequence[ScanPart]) -> Unit:
+        target = self._sink.target(table.info, table.physical_id, self.state.start_ts)
+        return Unit(table.info, table.physical_id, None, target, parts=tuple(parts))
+
+    def _event(self, seq: int, kind: ActionType, query: str, schema: str, info: TableInfo | None) -> DdlEvent:
+        ts = self.state.start_ts
+        return DdlEvent(ts, Ts(ts - 1), seq, kind, kind, query, schema, info.name if info else "", info)
+
+
+def _above(parts: Sequence[ScanPart], key: bytes) -> list[ScanPart]:
+    """What of the parts lies at or above the key. Regions may have changed since it was noted."""
+    return [replace(part, start=max(part.start, key)) for part in parts if part.end > key]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,133 @@
+"""Which sink a URI means, and what each kind wants of those who feed it. The only place that knows all of them.
+
+read_sink_uri(uri) ─► SinkOptions ─► open_sink ─► Sink                                  (driver)
+                           │            │ target, one a unit of a batch
+                        traits          ▼
+                              write(target, rows, encode) ─► Receipt                    (executor)
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from typing import Any, TypeAlias
+from urllib.parse import quote, urlsplit
+
+from tidemill.errors import InvariantError
+from tidemill.flow.encoder import Encoded
+from tidemill.flow.sink import lake, mysql
+from tidemill.flow.sink.blackhole import BlackholeSink, BlackholeTarget, drop_messages
+from tidemill.flow.sink.files import FileSink, FileTarget, write_files
+from tidemill.flow.sink.lake.sink import Rescan
+from tidemill.flow.sink.mysql.uri import SCHEMES as MYSQL_SCHEMES
+from tidemill.flow.sink.receipt import Receipt
+from tidemill.flow.sink.surface import Sink
+from tidemill.flow.sink.uri import Scheme, SinkConfig, parse_sink_uri
+from tidemill.model.row import RowBatch
+from tidemill.model.ts import Ts
+
+SinkOptions: TypeAlias = SinkConfig | mysql.MysqlOptions | lake.LakeOptions
+Encode: TypeAlias = Callable[[Iterator[RowBatch]], Iterator[Encoded]]
+Target: TypeAlias = FileTarget | BlackholeTarget | mysql.MysqlTarget | lake.LakeTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a sink wants of those who feed it."""
+
+    flush_interval_seconds: float = 0.0  # at least so long between the starts of two batches
+    most_tasks: int = 16
+    splits_updates: bool = False  # an update that changes a key is to come as a delete and an insert
+    joins_partitions: bool = False  # the table partitions of a table are to come as one unit
+    zone: str | None = None  # of TIMESTAMP values; None: as the changefeed says
+    needs_tables: bool = False  # before an initial copy
+    copies_by_region: bool = False  # an initial copy may come in many units a table, at the same time
+    copies_at_once: bool = False  # an initial copy of a table has to come in one unit
+
+
+def read_sink_uri(uri: str, from_file: Mapping[str, str] | None = None) -> SinkOptions:
+    """``from_file`` are parameters that hold where the URI says nothing. Raises SinkUriError."""
+    uri = _completed(uri, from_file or {})
+    if uri.partition("://")[0].lower() in MYSQL_SCHEMES:
+        return mysql.parse_mysql_uri(uri)
+    if lake.is_lake_uri(uri):
+        return lake.parse_lake_uri(uri)
+    return parse_sink_uri(uri)
+
+
+def traits(options: SinkOptions) -> Traits:
+    match options:
+        case mysql.MysqlOptions():
+            return Traits(
+                most_tasks=options.worker_count, joins_partitions=True, needs_tables=True, copies_by_region=True
+            )
+        case lake.LakeOptions():
+            flush_interval = options.flush_interval_seconds
+            return Traits(flush_interval, options.worker_count, zone="UTC", copies_at_once=True)
+        case SinkConfig():
+            return Traits(options.flush_interval_seconds, options.worker_count, options.splits_updates)
+
+
+def open_sink(
+    options: SinkOptions,
+    state: Mapping[str, Any] | None,
+    *,
+    start_ts: Ts | None = None,
+    zone: tzinfo = UTC,
+    rescan: Rescan | None = None,
+) -> Sink:
+    """Runs on the driver. ``state`` is what the sink's ``commit`` returned last; None for a new changefeed.
+    ``rescan`` reads a table anew where a DDL has changed rows unseen."""
+    match options:
+        case mysql.MysqlOptions():
+            return mysql.MysqlSink(options, state, start_ts=start_ts, zone=zone)
+        case lake.LakeOptions():
+            return _open_lake(options, state, start_ts, zone, rescan)
+        case SinkConfig(scheme=Scheme.FILE):
+            return FileSink(options, state, start_ts=start_ts, zone=zone)
+        case SinkConfig(scheme=Scheme.BLACKHOLE):
+            return BlackholeSink(state)
+    raise InvariantError(f"no sink for {options.safe_uri}")
+
+
+def write(target: Target, rows: Iterator[RowBatch], encode: Encode) -> Receipt:
+    """Runs on executors: make all rows of a unit durable. ``encode`` turns them into messages, where those go out."""
+    match target:
+        case FileTarget():
+            return write_files(target, encode(rows))
+        case BlackholeTarget():
+            return drop_messages(target, encode(rows))
+        case mysql.MysqlTarget():
+            return mysql.write_rows(target, rows)
+        case lake.LakeTarget():
+            return lake.write_rows(target, rows)
+
+
+def _open_lake(
+    options: lake.LakeOptions, state: Mapping[str, Any] | None, start_ts: Ts | None, zone: tzinfo, rescan: Rescan | None
+) -> Sink:
+    # Each brings a library of its own, which nobody else should have to wait for.
+    match options.kind:
+        case lake.LakeKind.ICEBERG:
+            from tidemill.flow.sink.lake.iceberg import IcebergSink
+
+            return IcebergSink(options, state, start_ts=start_ts, rescan=rescan)
+        case lake.LakeKind.DELTA:
+            from tidemill.flow.sink.lake.delta import DeltaSink
+
+            return DeltaSink(options, state, start_ts=start_ts, rescan=rescan)
+        case lake.LakeKind.PARQUET:
+            from tidemill.flow.sink.parquet import ParquetSink
+
+            return ParquetSink(options, state, start_ts=start_ts, zone=zone, rescan=rescan)
+
+
+def _completed(uri: str, from_file: Mapping[str, str]) -> str:
+    """The URI with the file's parameters behind its own, except those that it gives itself."""
+    try:
+        given = {pair.partition("=")[0] for pair in urlsplit(uri).query.split("&")}
+    except ValueError:
+        return uri  # whoever reads it says what is wrong
+    missing = "&".join(f"{name}={quote(text, safe='')}" for name, text in from_file.items() if name not in given)
+    if not missing:
+        return uri
+    return uri + ("&" if "?" in uri else "?") + missing
