@@ -10,12 +10,15 @@ from typing import Any
 import typer
 
 from tidemill.cli import app
+from tidemill.control.config_keys import KEYS, REFUSED
+from tidemill.flow.filter import events, functions
 from tidemill.flow.sink.uri import known_parameters, refused_parameters
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = {
     ROOT / "docs/reference/commands.md": lambda: commands(),
     ROOT / "docs/reference/sink-uri.md": lambda: parameters(),
+    ROOT / "docs/reference/changefeed-config.md": lambda: config_keys(),
 }
 _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: end -->)", re.DOTALL)
 
@@ -49,6 +52,19 @@ def parameters() -> str:
         lines.append(f"| `{parameter.name}` | {parameter.default} | {protocols} | {parameter.help}{where} |")
     lines += ["", "Refused, since it would silently do nothing:", "", "| Parameter of TiCDC | Why |", "|---|---|"]
     lines += [f"| `{name}` | {why} |" for name, why in refused_parameters().items()]
+    return "\n".join(lines) + "\n"
+
+
+def config_keys() -> str:
+    """The keys of a changefeed's file, those of TiCDC that are not, the words of ignore-event and the functions."""
+    lines = ["| Key | Default | Meaning |", "|---|---|---|"]
+    lines += [f"| `{path}` | {key.default} | {key.help} |" for path, key in KEYS.items()]
+    lines += ["", "Refused, since it would silently do nothing:", "", "| Key or section of TiCDC | Why |", "|---|---|"]
+    lines += [f"| `{path}` | {why} |" for path, why in REFUSED.items()]
+    words = ", ".join(f"`{word}`" for word in (*events.ROWS, *events.DDLS))
+    lines += ["", "## Words of ignore-event", "", f"{words}.", ""]
+    calls = ", ".join(f"`{name}`" for name in functions.names())
+    lines += ["## Functions in expressions", "", f"{calls}."]
     return "\n".join(lines) + "\n"
 
 

@@ -66,6 +66,16 @@ def test_a_row_is_meant_if_the_expression_is_1(expression: str, rows: list[int])
     assert [row for row, is_meant in enumerate(mask, 1) if is_meant] == rows
 
 
+def test_long_lists_and_chains_are_no_trouble() -> None:
+    numbers = [str(number) for number in range(100, 3100)]
+    for expression in (
+        f"i in ({', '.join(numbers)}, 5)",
+        " or ".join(f"i = {n}" for n in [*numbers, "5"]),
+        "i = 5 and " + " and ".join(f"i <> {n}" for n in numbers),
+    ):
+        assert Expression(expression, PLACE).compile(TABLE).mask(IMAGE).tolist() == [False] * 6 + [True]
+
+
 def test_no_rows_are_no_trouble() -> None:
     for expression in ("i = 1", "s like 'a%'", "u % 2 = 1", "n / 3 > 1", "ci = 'x'", "t > '10:00'", "st = 'a'", "true"):
         assert Expression(expression, PLACE).compile(TABLE).mask(IMAGE.slice(0, 0)).tolist() == []
@@ -135,6 +145,7 @@ def test_what_cannot_be_read_is_refused_at_the_start(expression: str, message: s
         ("left(s, i) = 'a'", "no whole number"),
         ("lower(b) = 'a'", "texts over a binary column"),
         ("if(i, s, n) = 1", "a choice between a"),
+        ("i" + " + 1" * 200 + " = 1", "nested more than 150 deep"),
         ("n % 2 = 0", "% of numbers that are not whole"),
         ("big * big * big > 1", "more than 76 digits"),
         ("year(s) = 2020", "YEAR of a text"),

@@ -43,7 +43,7 @@ def config(*entries: EventFilter, **more: Any) -> ChangefeedConfig:
 def kept(rows: RowBatch) -> list[int]:
     """The ids of the changes, each told by its new row or else its old one; both images must have kept step."""
     new, old = iter(rows.new.column("id").to_pylist()), iter(rows.old.column("id").to_pylist())
-    ids = []
+    ids: list[Any] = []
     for op in rows.op:
         before = next(old) if op != RowOp.INSERT else None
         after = next(new) if op != RowOp.DELETE else before

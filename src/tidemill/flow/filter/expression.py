@@ -6,6 +6,7 @@ What the expression asks for and we do not have is refused by name; so are colum
 """
 
 import difflib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,12 @@ from tidemill.flow.filter.syntax import Column, Literal, Moment, Operation, Tree
 from tidemill.flow.filter.values import Kind, Unfit, Value
 from tidemill.model.table import TableInfo
 
+_DEEPEST = 150
+_CHAINED: Mapping[str, Callable[[Value, Value], Value]] = {
+    "AND": operators.conjunction,
+    "OR": operators.disjunction,
+    "XOR": operators.exclusive,
+}
 _ANSWERS = frozenset({Kind.BOOL, Kind.INT, Kind.UINT, Kind.YEAR, Kind.NULL})
 
 
@@ -78,8 +85,17 @@ class _Compiler:
         self._table = table
         self._refusal = refusal
         self._places = {column.name.lower(): place for place, column in enumerate(table.stored_columns)}
+        self._depth = 0
 
     def compile(self, tree: Tree) -> Value:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise Unfit(f"expressions nested more than {_DEEPEST} deep")
+        found = self._compile(tree)
+        self._depth -= 1
+        return found
+
+    def _compile(self, tree: Tree) -> Value:
         match tree:
             case Literal(value):
                 return values.constant(value)
@@ -113,16 +129,12 @@ class _Compiler:
             escape = tree.operands[2]
             assert isinstance(escape, Literal)
             return operators.like(self.compile(tree.operands[0]), self.compile(tree.operands[1]), str(escape.value))
+        if tree.name in _CHAINED:
+            return _balanced(_CHAINED[tree.name], [self.compile(operand) for operand in _chain(tree)])
         operands = [self.compile(operand) for operand in tree.operands]
         if tree.name in operators.COMPARISONS:
             return operators.comparison(tree.name, *operands)
         match tree.name, operands:
-            case "AND", [left, right]:
-                return operators.conjunction(left, right)
-            case "OR", [left, right]:
-                return operators.disjunction(left, right)
-            case "XOR", [left, right]:
-                return operators.exclusive(left, right)
             case "NOT", [operand]:
                 return operators.negation(operand)
             case "NEGATE", [operand]:
@@ -135,7 +147,8 @@ class _Compiler:
                 above = operators.comparison(">=", operand, low)
                 return operators.conjunction(above, operators.comparison("<=", operand, high))
             case "IN", [operand, *items]:
-                return _any([operators.comparison("=", operand, item) for item in items])
+                tests = [operators.comparison("=", operand, item) for item in items]
+                return _balanced(operators.disjunction, tests)
             case "REGEXP", [operand, pattern]:
                 return operators.regexp(operand, pattern)
             case "CASE", parts:
@@ -145,9 +158,19 @@ class _Compiler:
         raise Unfit(f"the operator {tree.name}")
 
 
-def _any(conditions: list[Value]) -> Value:
+def _chain(tree: Operation) -> list[Tree]:
+    """The operands of an operator that is repeated, however the repetition is nested to the left."""
+    found: list[Tree] = []
+    rest: Tree = tree
+    while isinstance(rest, Operation) and rest.name == tree.name and not rest.is_call:
+        rest, last = rest.operands
+        found.append(last)
+    return [rest, *reversed(found)]
+
+
+def _balanced(join: Callable[[Value, Value], Value], conditions: list[Value]) -> Value:
     """In halves, so that a long list does not make a deep chain of calls."""
     if len(conditions) == 1:
-        return conditions[0]
+        return operators.truth(conditions[0])
     half = len(conditions) // 2
-    return operators.disjunction(_any(conditions[:half]), _any(conditions[half:]))
+    return join(_balanced(join, conditions[:half]), _balanced(join, conditions[half:]))
