@@ -1,4 +1,4 @@
-"""The file sink: each change once, in TiCDC's storage layout, whatever happens in between.
+"""The file sink: each change once, in TiCDC's storage layout, whatever happens in between. Locally or in a bucket.
 
     driver:    FileSink.target(table) ─► FileTarget ──┐            ┌─► commit ─► state (caller) ─► publish
     executor:                    write_files(target, encoded) ─► Receipt
@@ -32,9 +32,10 @@ import orjson
 from tidemill.errors import InvariantError, SinkError
 from tidemill.flow.encoder import Encoded, MessageProtocol
 from tidemill.flow.sink import layout
-from tidemill.flow.sink.durable import DurableFiles, is_temporary, open_root
+from tidemill.flow.sink.durable import is_temporary
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.schema_file import SchemaFile, parse_name, schema_of_database, schema_of_table
+from tidemill.flow.sink.storage import Files, StorageOptions, open_files, open_place
 from tidemill.flow.sink.uri import SinkConfig
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
@@ -55,15 +56,16 @@ class FileTarget:
     file_size: int
     owner: str  # the mark of the sink that gave it
     header: bytes = b""  # opens each file
+    storage: StorageOptions | None = None  # None: the local folder root
 
 
-def write_files(target: FileTarget, encoded: Iterator[Encoded], files: DurableFiles | None = None) -> Receipt:
+def write_files(target: FileTarget, encoded: Iterator[Encoded], files: Files | None = None) -> Receipt:
     """Runs on executors: write all messages and return once they are durable.
 
     A file is closed at the first end of a transaction at or past ``file_size``, so a transaction
     never spans two files. Files that an earlier attempt left under the same names are replaced.
     """
-    files = files or DurableFiles(target.root)
+    files = files or open_files(target.storage or StorageOptions(target.root))
     messages = _Cutter(encoded, target.file_size)
     count = size = 0
     while messages.has_more():
@@ -78,7 +80,7 @@ def write_files(target: FileTarget, encoded: Iterator[Encoded], files: DurableFi
     return Receipt(target.directory, target.first_index, count, messages.rows, size)
 
 
-def _check_owner(target: FileTarget, files: DurableFiles) -> None:
+def _check_owner(target: FileTarget, files: Files) -> None:
     if files.read(layout.OWNER) != target.owner.encode():
         raise SinkError(
             f"stopped writing to {files.root}: another process has taken it over. Nothing is lost: what this one had "
@@ -96,17 +98,20 @@ class FileSink:
         *,
         start_ts: Ts | None = None,
         zone: tzinfo = UTC,
-        files: DurableFiles | None = None,
+        storage: StorageOptions | None = None,
+        files: Files | None = None,
     ) -> None:
-        """``state`` is what ``commit`` returned last, None for a new changefeed.
+        """``state`` is what ``commit`` returned last, None for a new changefeed. ``storage`` is where the files go, if
+        not to the local folder that ``config`` names.
 
         A new changefeed with ``start_ts`` is refused a folder whose metadata says that changes
         above ``start_ts`` are there already: they would be there twice. ``zone`` names date folders.
         """
         self._config = config
         self._zone = zone
-        open_root(config.path, is_new=state is None)
-        self._files = files or DurableFiles(config.path)
+        self._storage = storage
+        opened = open_place(storage or StorageOptions(config.path), is_new=state is None)
+        self._files = files or opened
         self._committed = _read_state(state)  # folder → index; complete for those below
         self._unpublished = set(self._committed)
         self._versions: dict[tuple[str, str, Ts], Ts] = {}
@@ -136,7 +141,7 @@ class FileSink:
         date = layout.date_of(to_ts, config.date_separator, self._zone)
         directory = layout.data_folder(table, physical_id, self._version(table), date)
         return FileTarget(
-            config.path,
+            str(self._files.root),
             directory,
             self._committed_index(directory) + 1,
             config.extension,
@@ -144,6 +149,7 @@ class FileSink:
             config.file_size,
             self._owner,
             config.csv.header(table) if config.protocol is MessageProtocol.CSV else b"",
+            self._storage,
         )
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
@@ -218,9 +224,9 @@ class FileSink:
             named = (self._files.read(layout.index_file(folder)) or b"").decode("utf-8", "replace").strip()
             index = layout.data_file_index(named) if named else 0
             if index is None:
-                path = self._files.root / layout.index_file(folder)
+                place = f"{self._files.root}/{folder}"
                 raise SinkError(
-                    f"cannot go on in {path.parent.parent}: its index file names no data file. Restore {path} (one "
+                    f"cannot go on in {place}: its index file names no data file. Restore {place}/meta/CDC.index (one "
                     "line with the name of the newest committed data file), then start again."
                 )
             self._committed[folder] = index
@@ -248,7 +254,7 @@ class FileSink:
             checkpoint = 0
         if checkpoint > start_ts:
             raise SinkError(
-                f"the folder {self._config.path} already holds changes up to {show(checkpoint)}, and this changefeed "
+                f"the folder {self._files.root} already holds changes up to {show(checkpoint)}, and this changefeed "
                 f"starts at {show(start_ts)}: they would be there twice. Choose an empty folder, or a start-ts from "
                 "there on."
             )

@@ -2,7 +2,7 @@
 
 import atexit
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from shutil import rmtree
@@ -42,9 +42,12 @@ def open_sink(options: LakeOptions, state: Any, history: History) -> LakeSink:
         for physical_id in physical_ids:
             yield rows_of(history, table, physical_id, ts)
 
-    Path(options.storage.root).mkdir(parents=True, exist_ok=True)
+    files = None
+    if not options.storage.is_s3:
+        Path(options.storage.root).mkdir(parents=True, exist_ok=True)
+        files = QuickFiles(options.storage.root)
     opened: LakeSink = _SINKS[options.kind](
-        options, state, start_ts=Ts(history.bootstrap_ts), rescan=rescan, files=QuickFiles(options.storage.root)
+        options, state, start_ts=Ts(history.bootstrap_ts), rescan=rescan, files=files
     )
     return opened
 
@@ -65,9 +68,9 @@ def rows_of(history: History, table: TableInfo, physical_id: int, ts: int) -> Ro
 class Replay:
     """One changefeed. ``state`` is what was saved; a new sink may be opened at any time, as after a crash."""
 
-    def __init__(self, name: str, kind: str, root: Path) -> None:
+    def __init__(self, name: str, kind: str, root: Path, uri: str = "") -> None:
         self.history = load(name)
-        self.options = parse_lake_uri(uri_of(kind, root))
+        self.options = parse_lake_uri(uri or uri_of(kind, root))
         self.state: Any = None
         self.sink = open_sink(self.options, None, self.history)
         self.from_ts = self.history.bootstrap_ts
@@ -77,10 +80,11 @@ class Replay:
         self.sink = open_sink(self.options, self.state, self.history)
         self.sink.recover()
 
-    def write(self, to_ts: int) -> list[Receipt]:
-        return list(self._receipts(to_ts))
+    def write(self, to_ts: int, only: Collection[str] = ()) -> list[Receipt]:
+        """What executors do with a batch; of the tables named, if any are."""
+        return list(self._receipts(to_ts, only))
 
-    def _receipts(self, to_ts: int) -> Iterator[Receipt]:
+    def _receipts(self, to_ts: int, only: Collection[str]) -> Iterator[Receipt]:
         store, _ = fed_store(self.history.name)
         for followed in store.followed():
             changes, rows = _changes(self.history.name, followed.physical_id), followed.rows_of(self.from_ts, to_ts)
@@ -92,9 +96,12 @@ class Replay:
                 continue
             table = store.table(followed.physical_id, to_ts)
             assert table is not None
+            if only and table.name not in only:
+                continue
             target = self.sink.target(table, followed.physical_id, Ts(to_ts))
             batch = mount(table, followed.physical_id, changes.slice(begin, end - begin))
-            receipt = write_rows(target, iter([batch]), QuickFiles(self.options.storage.root))
+            files = None if self.options.storage.is_s3 else QuickFiles(self.options.storage.root)
+            receipt = write_rows(target, iter([batch]), files)
             yield pickle.loads(pickle.dumps(receipt))
 
     def commit(self, to_ts: int, receipts: Sequence[Receipt]) -> None:

@@ -128,14 +128,23 @@ class Iceberg:
                 raise InvariantError(f"the lake has no table {table.full_name}, which it should have been given before")
             said = {RESOLVED_TS: str(stamps.resolved_ts), DDL: f"{stamps.ddl[0]}.{stamps.ddl[1]}"}
             with found.transaction() as transaction:
-                transaction.set_properties({**said, PARTS: ",".join(map(str, sorted(stamps.parts)))})
                 update = transaction.update_snapshot(
                     snapshot_properties={CHANGEFEED: self._options.changefeed, **said}
                 ).merge_append()
                 with update:
                     for file in self._data_files(found, files):
                         update.append_data_file(file)
+                transaction.set_properties({**said, PARTS: ",".join(map(str, sorted(stamps.parts)))})
+            self._forget_old(found)
             self._remember(table, found)
+
+    def _forget_old(self, found: Table) -> None:
+        """Every commit copies the list of snapshots, so it must not grow for ever. Changes stay: only the table's own
+        time travel ends there, that to a ts does not."""
+        taken = sorted(found.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
+        if len(taken) > 2 * self._options.keep_snapshots:
+            old = [snapshot.snapshot_id for snapshot in taken[: -self._options.keep_snapshots]]
+            found.maintenance.expire_snapshots().by_ids(old).commit()
 
     def data_folder(self, table: LakeTable, info: TableInfo, physical_id: int, to_ts: Ts) -> str:
         return f"{table.location}/data"

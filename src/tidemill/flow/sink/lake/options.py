@@ -36,6 +36,7 @@ class LakeOptions:
     file_size: int = 128 << 20
     row_group_rows: int = 1 << 18
     compression: str = "zstd"
+    keep_snapshots: int = 100  # of Iceberg: at least so many a table
     date_separator: DateSeparator = DateSeparator.NONE  # of Parquet: folders by date
     worker_count: int = 16
     safe_uri: str = field(default="", compare=False)
@@ -89,10 +90,16 @@ _FIELDS = {
     "flush-interval": "flush_interval_seconds",
     "file-size": "file_size",
     "compression": "compression",
+    "keep-snapshots": "keep_snapshots",
     "date-separator": "date_separator",
     "worker-count": "worker_count",
 }
-_ONLY = {"namespace": LakeKind.ICEBERG, "catalog": LakeKind.ICEBERG, "date-separator": LakeKind.PARQUET}
+_ONLY = {
+    "namespace": LakeKind.ICEBERG,
+    "catalog": LakeKind.ICEBERG,
+    "keep-snapshots": LakeKind.ICEBERG,
+    "date-separator": LakeKind.PARQUET,
+}
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -110,6 +117,12 @@ def _duration(text: str) -> float:
 def _size(text: str) -> int:
     if not text.isdigit() or not 1 << 10 <= int(text) <= 1 << 30:
         raise ValueError("a number of bytes from 1024 to 1073741824")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 10_000:
+        raise ValueError("a number from 1 to 10000")
     return int(text)
 
 
@@ -141,6 +154,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "flush-interval": _duration,
     "file-size": _size,
     "compression": _word("zstd", "snappy", "gzip", "lz4", "none"),
+    "keep-snapshots": _count,
     "date-separator": lambda text: DateSeparator(_word("none", "year", "month", "day")(text)),
     "worker-count": _workers,
 }
