@@ -23,6 +23,7 @@ from tidemill.control.config import sink_parameters
 from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.copying import InitialCopy
 from tidemill.errors import (
+    ConfigError,
     EngineError,
     InvariantError,
     RowUndecodableError,
@@ -108,6 +109,11 @@ class Changefeed:
     ) -> None:
         """``data_dir`` and ``open_sink``: others than the usual, as tests of crashes bring them."""
         self._options = options
+        if options.config.force_replicate:
+            raise ConfigError(
+                "'force-replicate = true' is not supported: rows of tables without a key cannot be told apart, so a batch "
+                "that comes again after a crash would be there twice. Give such tables a key, or take it out."
+            )
         scheme = options.sink_uri.partition("://")[0].lower()
         self._sink_options = read_sink_uri(options.sink_uri, sink_parameters(options.config, scheme))
         self._traits = traits(self._sink_options)
