@@ -13,7 +13,7 @@ The same part gives the same rows however often it is read: the store keeps vers
 or move while a part is read do not matter to it, since a part is a range of keys and not a region.
 """
 
-from tidemill.flow.scan.catalog import TableName, find_table
+from tidemill.flow.scan.catalog import TableName, find_table, table_document
 from tidemill.flow.scan.changes import ChangePart, plan_changes, read_changes
 from tidemill.flow.scan.client import ScanClient
 from tidemill.flow.scan.handles import HandleBounds, bounded_column
@@ -40,4 +40,5 @@ __all__ = [
     "plan_scan",
     "read_changes",
     "read_part",
+    "table_document",
 ]

@@ -7,11 +7,13 @@ that is the form its document has then: columns on their way in or out are not s
 import difflib
 from dataclasses import dataclass
 
+import orjson
+
 from tidemill.errors import UsageError
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, show
-from tidemill.upstream.documents import parse_database, parse_table
-from tidemill.upstream.meta import hash_range, read_snapshot
+from tidemill.upstream.documents import Document, parse_database, parse_table
+from tidemill.upstream.meta import hash_range, read_snapshot, table_key
 from tidemill.upstream.snapshot import SnapshotReader
 
 
@@ -47,6 +49,15 @@ async def find_table(reader: SnapshotReader, name: TableName, ts: Ts) -> TableIn
         kind = "a view" if found.is_view else "a sequence"
         raise UsageError(f"cannot read {found.full_name}: it is {kind}, which has no rows of its own. Choose a table.")
     return found
+
+
+async def table_document(reader: SnapshotReader, table: TableInfo, ts: Ts) -> Document:
+    """TiDB's own document of a table at ``ts``, which tells what its ``TableInfo`` leaves out."""
+    raw = await reader.get(table_key(table.schema_id, table.id), ts)
+    if raw is None:
+        raise UsageError(f"there is no table {table.full_name} (id {table.id}) at {show(ts)}. Check the ts.")
+    document: Document = orjson.loads(raw)
+    return document
 
 
 async def _pairs(reader: SnapshotReader, hash_name: bytes, ts: Ts) -> list[tuple[bytes, bytes]]:

@@ -242,7 +242,7 @@ def _converted(values: pa.Array, target: pa.DataType, source: ColumnInfo, rows: 
         pass  # a value that does not fit
     raise SchemaError(
         f"column {source.name!r} of {rows.table.full_name} is of another type at {show(int(rows.commit_ts[0]))}: not "
-        f"all of its values there can be given as {target}. Read the changes before and behind the DDL by themselves, with "
-        "an endingTs at it, or leave the column out with the option columns. A stream takes the table's present form "
-        "when it is started again."
+        f"all of its values there can be given as {target}. Read the changes before and behind the DDL by "
+        "themselves, with an endingTs at it, or leave the column out with the option columns. A stream takes the "
+        "table's present form when it is started again."
     )

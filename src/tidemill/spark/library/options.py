@@ -127,13 +127,14 @@ def _required(values: Mapping[str, str], name: str, what: str) -> str:
 
 
 def _table(text: str) -> TableName:
-    found = re.fullmatch(r"(`[^`]+`|[^.`]+)\.(`[^`]+`|[^.`]+)", text)
+    quoted, plain = r"`((?:[^`]|``)+)`", r"([^.`]+)"
+    found = re.fullmatch(rf"(?:{quoted}|{plain})\.(?:{quoted}|{plain})", text)
     if found is None:
         raise UsageError(
             f"the option table is {text!r}: give database and table, as in 'shop.orders'; a name with a dot goes "
             "between backquotes."
         )
-    return TableName(*(name.strip("`") for name in found.groups()))
+    return TableName(*(name.replace("``", "`") for name in found.groups() if name is not None))
 
 
 def _zone(name: str) -> tzinfo:

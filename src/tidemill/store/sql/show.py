@@ -3,7 +3,6 @@
 catalog ──► rows of texts and numbers ──► as the answer to SHOW, or as a table that queries read
 """
 
-from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -11,12 +10,20 @@ from tidemill.store.sql.compute.kinds import INT, TEXT, Type
 from tidemill.store.sql.compute.scope import ScopeColumn
 from tidemill.store.sql.query import Listed
 from tidemill.store.sql.tables import CatalogTable
-from tidemill.store.sql.types import is_blob, is_text, type_text
+from tidemill.store.sql.types import is_text
 from tidemill.store.sql.wire.columns import COLLATIONS
+from tidemill.upstream.sql_text import (
+    create_table_sql,
+    has_charset,
+    public_columns,
+    public_indexes,
+    quoted,
+    shown_default,
+    type_text,
+)
 
 INFORMATION_SCHEMA: Final = "information_schema"
 _NOT_NULL, _PRIMARY, _UNIQUE, _MULTIPLE, _AUTO, _ON_UPDATE = 1, 2, 4, 8, 512, 8192
-_PUBLIC: Final = 5
 _TIMES: Final = frozenset({7, 12})
 _CHARSETS: Final = (
     ("ascii", "US ASCII", "ascii_bin", 1),
@@ -51,18 +58,18 @@ def columns(*names: str) -> tuple[tuple[str, Type], ...]:
 
 def show_columns(table: CatalogTable, *, is_full: bool) -> Answer:
     rows: Rows = []
-    for document in _public(table):
+    for document in public_columns(table.document):
         kind = document["type"]
         row: tuple[Any, ...] = (
             document["name"]["O"],
             type_text(kind),
             "NO" if kind["Flag"] & _NOT_NULL else "YES",
             _key(kind["Flag"]),
-            _shown_default(document),
+            shown_default(document),
             _extra(document),
         )
         if is_full:
-            collation = kind["Collate"] if _has_charset(kind) else None
+            collation = kind["Collate"] if has_charset(kind) else None
             row = (*row[:2], collation, *row[2:], "select,insert,update,references", document["comment"])
         rows.append(row)
     if is_full:
@@ -72,38 +79,12 @@ def show_columns(table: CatalogTable, *, is_full: bool) -> Answer:
     return columns(*names), rows
 
 
-def _public(table: CatalogTable) -> Iterator[Mapping[str, Any]]:
-    return (c for c in table.document["cols"] if c["state"] == _PUBLIC and not c["hidden"])
-
-
-def _has_charset(kind: Mapping[str, Any]) -> bool:
-    return (is_text(dict(kind)) or kind["Tp"] in (247, 248)) and kind["Charset"] != "binary"
-
-
 def _key(flag: int) -> str:
     if flag & _PRIMARY:
         return "PRI"
     if flag & _UNIQUE:
         return "UNI"
     return "MUL" if flag & _MULTIPLE else ""
-
-
-def _shown_default(document: Mapping[str, Any]) -> str | None:
-    default = document["default"]
-    kind = document["type"]
-    if document.get("default_bit") is not None and kind["Tp"] == 16:
-        return _bits_text(document)
-    if default is None:
-        return None
-    if kind["Tp"] in _TIMES and str(default).upper() == "CURRENT_TIMESTAMP" and kind["Decimal"] > 0:
-        return f"CURRENT_TIMESTAMP({kind['Decimal']})"
-    return str(default)
-
-
-def _bits_text(document: Mapping[str, Any]) -> str:
-    raw = document["default_bit"]
-    data = b64decode(raw) if isinstance(raw, str) else bytes(raw)
-    return f"b'{int.from_bytes(data, 'big'):b}'"
 
 
 def _extra(document: Mapping[str, Any]) -> str:
@@ -144,7 +125,7 @@ def show_index(table: CatalogTable) -> Answer:
         "Clustered",
     )
     rows: Rows = []
-    for index in _indexes(table):
+    for index in public_indexes(table.document):
         for place, part in enumerate(index["idx_cols"], 1):
             column = table.document["cols"][part["offset"]]
             rows.append(
@@ -170,120 +151,12 @@ def show_index(table: CatalogTable) -> Answer:
     return names, rows
 
 
-def _indexes(table: CatalogTable) -> list[dict[str, Any]]:
-    """All public ones; the primary key of integers, which is no index, with them."""
-    document = table.document
-    found: list[dict[str, Any]] = []
-    if document["pk_is_handle"]:
-        for column in document["cols"]:
-            if column["type"]["Flag"] & _PRIMARY:
-                part = {"name": column["name"], "offset": column["offset"], "length": -1}
-                found.append(
-                    {
-                        "idx_name": {"O": "PRIMARY"},
-                        "idx_cols": [part],
-                        "is_unique": True,
-                        "is_primary": True,
-                        "is_invisible": False,
-                        "comment": "",
-                        "is_clustered": True,
-                    }
-                )
-    public = (index for index in document["index_info"] or () if index["state"] == _PUBLIC)
-    found += [{**index, "is_clustered": index["is_primary"] and document["is_common_handle"]} for index in public]
-    return found
-
-
 # SHOW CREATE
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "''").replace("\n", "\\n").replace("\r", "\\r")
-    return "'" + escaped.replace("\0", "\\0") + "'"
 
 
 def create_table(table: CatalogTable) -> str:
     """The statement that makes the table, as TiDB prints it."""
-    document = table.document
-    lines = [_column_line(document, column) for column in _public(table)]
-    lines += [_index_line(document, index) for index in _indexes(table)]
-    body = ",\n".join(f"  {line}" for line in lines)
-    tail = f") ENGINE=InnoDB DEFAULT CHARSET={document['charset']} COLLATE={document['collate']}"
-    if document.get("auto_inc_id", 0) > 1:
-        tail += f" AUTO_INCREMENT={document['auto_inc_id']}"
-    if document.get("auto_id_cache"):
-        tail += f" /*T![auto_id_cache] AUTO_ID_CACHE={document['auto_id_cache']} */"
-    if document["comment"]:
-        tail += f" COMMENT={_literal(document['comment'])}"
-    return f"CREATE TABLE {quoted(document['name']['O'])} (\n{body}\n{tail}"
-
-
-def _column_line(table: Mapping[str, Any], column: Mapping[str, Any]) -> str:
-    kind = column["type"]
-    flag = kind["Flag"]
-    parts = [quoted(column["name"]["O"]), type_text(kind)]
-    if _has_charset(kind):
-        if kind["Charset"] != table["charset"]:
-            parts.append(f"CHARACTER SET {kind['Charset']} COLLATE {kind['Collate']}")
-        elif kind["Collate"] != table["collate"]:
-            parts.append(f"COLLATE {kind['Collate']}")
-    if column["generated_expr_string"]:
-        how = "STORED" if column["generated_stored"] else "VIRTUAL"
-        parts.append(f"GENERATED ALWAYS AS ({column['generated_expr_string']}) {how}")
-    if flag & _NOT_NULL:
-        parts.append("NOT NULL")
-    elif kind["Tp"] == 7:
-        parts.append("NULL")
-    parts += _default_part(column)
-    if flag & _AUTO:
-        parts.append("AUTO_INCREMENT")
-    if flag & _ON_UPDATE:
-        decimal = kind["Decimal"]
-        parts.append("ON UPDATE CURRENT_TIMESTAMP" + (f"({decimal})" if decimal > 0 else ""))
-    if column["comment"]:
-        parts.append(f"COMMENT {_literal(column['comment'])}")
-    return " ".join(parts)
-
-
-def _default_part(column: Mapping[str, Any]) -> list[str]:
-    kind = column["type"]
-    flag = kind["Flag"]
-    if flag & _AUTO or column["generated_expr_string"]:
-        return []
-    shown = _shown_default(column)
-    if shown is None:
-        is_silent = flag & _NOT_NULL or (is_blob(dict(kind)) or kind["Tp"] in (245, 225))
-        return [] if is_silent else ["DEFAULT NULL"]
-    if column.get("default_is_expr"):
-        return [f"DEFAULT ({shown})" if not shown.upper().startswith("CURRENT") else f"DEFAULT {shown}"]
-    if shown.upper().startswith("CURRENT_TIMESTAMP") and kind["Tp"] in (*_TIMES, 10):
-        return [f"DEFAULT {shown}"]
-    if kind["Tp"] == 16:
-        return [f"DEFAULT {shown}"]
-    return [f"DEFAULT {_literal(shown)}"]
-
-
-def _index_line(table: Mapping[str, Any], index: Mapping[str, Any]) -> str:
-    parts = []
-    for part in index["idx_cols"]:
-        length = f"({part['length']})" if part["length"] >= 0 else ""
-        parts.append(f"{quoted(part['name']['O'])}{length}")
-    names = ",".join(parts)
-    if index["is_primary"]:
-        how = "CLUSTERED" if index["is_clustered"] else "NONCLUSTERED"
-        line = f"PRIMARY KEY ({names}) /*T![clustered_index] {how} */"
-    else:
-        word = "UNIQUE KEY" if index["is_unique"] else "KEY"
-        line = f"{word} {quoted(index['idx_name']['O'])} ({names})"
-    if index["is_invisible"]:
-        line += " /*!80000 INVISIBLE */"
-    if index["comment"]:
-        line += f" COMMENT {_literal(index['comment'])}"
-    return line
+    return create_table_sql(table.document)
 
 
 def create_database(document: Mapping[str, Any]) -> str:
@@ -396,7 +269,7 @@ def _tables(catalog: Databases) -> Iterator[Sequence[Any]]:
 
 def _columns(catalog: Databases) -> Iterator[Sequence[Any]]:
     for schema, table in _each_table(catalog):
-        for place, column in enumerate(_public(table), 1):
+        for place, column in enumerate(public_columns(table.document), 1):
             yield _column_row(schema, table, column, place)
 
 
@@ -411,7 +284,7 @@ def _column_row(schema: str, table: CatalogTable, column: Mapping[str, Any], pla
     kind = column["type"]
     text = type_text(kind)
     data_type = _DATA_TYPES.get(kind["Tp"]) or text.partition("(")[0]
-    has_text = _has_charset(kind)
+    has_text = has_charset(kind)
     is_string = is_text(dict(kind)) or kind["Tp"] in (247, 248)
     length = kind["Flen"] if is_string else None
     is_number = data_type in ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit")
@@ -424,7 +297,7 @@ def _column_row(schema: str, table: CatalogTable, column: Mapping[str, Any], pla
         scale = None if kind["Decimal"] < 0 else kind["Decimal"]
     digits = max(kind["Decimal"], 0) if kind["Tp"] in (7, 11, 12) else None
     return (
-        "def", schema, table.document["name"]["O"], column["name"]["O"], place, _shown_default(column),
+        "def", schema, table.document["name"]["O"], column["name"]["O"], place, shown_default(column),
         "NO" if kind["Flag"] & _NOT_NULL else "YES", data_type, length, length, precision, scale, digits,
         kind["Charset"] if has_text else None, kind["Collate"] if has_text else None, text, _key(kind["Flag"]),
         _extra(column), "select,insert,update,references", column["comment"], column["generated_expr_string"],
@@ -442,7 +315,7 @@ def _statistics(catalog: Databases) -> Iterator[Sequence[Any]]:
 
 def _key_column_usage(catalog: Databases) -> Iterator[Sequence[Any]]:
     for schema, table in _each_table(catalog):
-        for index in _indexes(table):
+        for index in public_indexes(table.document):
             if not index["is_unique"]:
                 continue
             for place, part in enumerate(index["idx_cols"], 1):
@@ -455,7 +328,7 @@ def _key_column_usage(catalog: Databases) -> Iterator[Sequence[Any]]:
 
 def _table_constraints(catalog: Databases) -> Iterator[Sequence[Any]]:
     for schema, table in _each_table(catalog):
-        for index in _indexes(table):
+        for index in public_indexes(table.document):
             if index["is_unique"]:
                 kind = "PRIMARY KEY" if index["is_primary"] else "UNIQUE"
                 yield ("def", schema, index["idx_name"]["O"], schema, table.document["name"]["O"], kind)

@@ -268,52 +268,6 @@ def _check_length(kind: ColumnType, length: int, charset: Charset, column: str) 
         raise sql_error(Errno.TOO_BIG_FIELDLENGTH, column, most)
 
 
-# Back to SQL
-
-
-def type_text(document: FieldType) -> str:
-    """The type as SHOW and DESCRIBE print it, in lower case, without its character set."""
-    kind, flag = ColumnType(document["Tp"]), document["Flag"]
-    length, decimal = document["Flen"], document["Decimal"]
-    is_binary = document["Charset"] == "binary"
-    signs = (" unsigned" if flag & ColumnFlag.UNSIGNED else "") + (" zerofill" if flag & ColumnFlag.ZEROFILL else "")
-    match kind:
-        case ColumnType.TINY | ColumnType.SHORT | ColumnType.INT24 | ColumnType.LONG | ColumnType.LONGLONG:
-            return f"{_INTEGER_TEXT[kind]}({length}){signs}"
-        case ColumnType.FLOAT | ColumnType.DOUBLE:
-            size = f"({length},{decimal})" if decimal != UNSPECIFIED else ""
-            return f"{kind.name.lower()}{size}{signs}"
-        case ColumnType.NEWDECIMAL:
-            return f"decimal({length},{decimal}){signs}"
-        case ColumnType.DATETIME | ColumnType.TIMESTAMP | ColumnType.DURATION:
-            name = "time" if kind is ColumnType.DURATION else kind.name.lower()
-            return f"{name}({decimal})" if decimal > 0 else name
-        case ColumnType.STRING:
-            return f"{'binary' if is_binary else 'char'}({length})"
-        case ColumnType.VARCHAR | ColumnType.VARSTRING:
-            return f"{'varbinary' if is_binary else 'varchar'}({length})"
-        case ColumnType.TINYBLOB | ColumnType.BLOB | ColumnType.MEDIUMBLOB | ColumnType.LONGBLOB:
-            name = kind.name.lower()
-            return name if is_binary else name.replace("blob", "text")
-        case ColumnType.ENUM | ColumnType.SET:
-            elems = ",".join("'" + e.replace("'", "''") + "'" for e in document["Elems"] or ())
-            return f"{kind.name.lower()}({elems})"
-        case ColumnType.BIT | ColumnType.YEAR:
-            return f"{kind.name.lower()}({length})"
-        case ColumnType.VECTOR:
-            return "vector" if length == UNSPECIFIED else f"vector({length})"
-    return kind.name.lower()
-
-
-_INTEGER_TEXT = {
-    ColumnType.TINY: "tinyint",
-    ColumnType.SHORT: "smallint",
-    ColumnType.INT24: "mediumint",
-    ColumnType.LONG: "int",
-    ColumnType.LONGLONG: "bigint",
-}
-
-
 def is_text(document: FieldType) -> bool:
     """CHAR, VARCHAR and the TEXT and BLOB families, whatever their character set is."""
     return document["Tp"] in _STRING_TYPES
