@@ -200,6 +200,9 @@ class _Text:
 
     def _tidy(self) -> None:
         """Commas that stand alone where a clause of an ALTER TABLE was taken out."""
+        at = self._name_end(2)
+        if [self._word(0), self._word(1), self._word(at)] == ["ALTER", "TABLE", ","]:
+            self._remove(at, at + 1)
         at = 0
         while at < len(self._tokens):
             is_alone = self._tokens[at].word == "," and self._word(at + 1) in (",", "", ";")

@@ -1,0 +1,165 @@
+"""DDLs downstream: once, also when they come again, in the spelling that the downstream takes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.flow.encoder.samples import COMMIT_TS, KEY, column, table_of
+from tests.mariadb import MariaDb
+from tidemill.errors import SinkError
+from tidemill.flow.sink.mysql import MysqlSink, parse_mysql_uri
+from tidemill.flow.sink.mysql.rewrite import rewritten
+from tidemill.flow.sink.mysql.session import Downstream, Flavor
+from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.table import ColumnType, TableInfo
+from tidemill.model.ts import Ts, compose
+
+MARIADB = Downstream(Flavor.MARIADB, (10, 11, 6), 16 << 20)
+MYSQL = Downstream(Flavor.MYSQL, (8, 0, 36), 16 << 20)
+TABLE = table_of(column("id", ColumnType.LONG, KEY), schema="ddls", name="t")
+
+
+@pytest.mark.parametrize(
+    ("downstream", "query", "expected"),
+    [
+        (MARIADB, "create table t (id bigint primary key clustered)", "create table t (id bigint primary key)"),
+        (MYSQL, "create table t (a int, primary key (a) NONCLUSTERED)", "create table t (a int, primary key (a))"),
+        (MYSQL, "create table t (clustered int primary key)", "create table t (clustered int primary key)"),
+        (MYSQL, "create table t (id bigint primary key auto_random(5, 54), v int)",
+         "create table t (id bigint primary key, v int)"),
+        (MYSQL, "create table t (a int) shard_row_id_bits = 4 pre_split_regions=2 comment 'shard_row_id_bits = 4'",
+         "create table t (a int) comment 'shard_row_id_bits = 4'"),
+        (MYSQL, "create table t (a datetime) ttl = `a` + interval 1 year", "create table t (a datetime)"),
+        (MYSQL, "create table t (id bigint default next value for s.seq primary key)",
+         "create table t (id bigint primary key)"),
+        (MYSQL, "create table t (v vector(3), w vector, vector int)",
+         "create table t (v LONGTEXT, w LONGTEXT, vector int)"),
+        (MYSQL, "create table t (a int, check (a > 0))", "create table t (a int, check (a > 0) NOT ENFORCED)"),
+        (MYSQL, "create table t (a int /*T![auto_rand] AUTO_RANDOM(5) */)", "create table t (a int  )"),
+        (MYSQL, "alter table t placement policy = p", ""),
+        (MYSQL, "alter table t placement policy = p, add column b int", "alter table t add column b int"),
+        (MYSQL, "alter table d.t add column b int, auto_id_cache 1", "alter table d.t add column b int"),
+        (MARIADB, "alter table t alter index i invisible", "alter table t alter index i IGNORED"),
+        (MARIADB, "create table t (a int, key k (a) visible)", "create table t (a int, key k (a) NOT IGNORED)"),
+        (MARIADB, "create table t (a text collate utf8mb4_0900_ai_ci)",
+         "create table t (a text collate utf8mb4_uca1400_nopad_ai_ci)"),
+        (MARIADB, "alter table p exchange partition x with table n without validation",
+         "alter table p exchange partition x with table n"),
+        (MYSQL, "create table t (a int default 1) -- ttl = a + interval 1 day", "create table t (a int default 1)"),
+    ],
+)  # fmt: skip
+def test_what_only_tidb_has_is_left_out(downstream: Downstream, query: str, expected: str) -> None:
+    assert rewritten(query, downstream, has_vectors=False) == expected
+
+
+@pytest.fixture
+def sink(mariadb: MariaDb) -> Iterator[MysqlSink]:
+    mariadb.query("CREATE OR REPLACE DATABASE ddls", "DROP DATABASE IF EXISTS tidb_cdc")
+    found = MysqlSink(parse_mysql_uri(mariadb.uri("enable-sync-point=true&sync-point-interval=30s")), None)
+    found.recover()
+    yield found
+    found.close()
+
+
+def event(query: str, kind: ActionType, ts: int, table: TableInfo | None = TABLE, **more: Any) -> DdlEvent:
+    fields = {"schema": "ddls", "table": table.name if table else "", "table_info": table, "seq": 0, **more}
+    return DdlEvent(Ts(COMMIT_TS + ts), Ts(COMMIT_TS + ts - 1), type=kind, job_type=kind, query=query, **fields)
+
+
+def tables(mariadb: MariaDb) -> list[str]:
+    found = mariadb.query("SELECT table_name FROM information_schema.tables WHERE table_schema='ddls' ORDER BY 1")
+    return [row[0] for row in found]
+
+
+def again(sink: MysqlSink, *events: DdlEvent) -> None:
+    """Run events, lose all memory of it, and run them again."""
+    for one in events:
+        sink.ddl(one)
+    sink.recover()
+    for one in events:
+        sink.ddl(one)
+
+
+def test_tables_that_swap_their_names_swap_them_once(sink: MysqlSink, mariadb: MariaDb) -> None:
+    mariadb.query("CREATE TABLE ddls.a (one INT)", "CREATE TABLE ddls.b (two INT)")
+    pairs = (("a", "tmp"), ("b", "a"), ("tmp", "b"))
+    renames = [
+        event("", ActionType.RENAME_TABLE, 10, table_of(*TABLE.columns, name=new, schema="ddls"), seq=seq,
+              pre_schema="ddls", pre_table=old)
+        for seq, (old, new) in enumerate(pairs)
+    ]  # fmt: skip
+    again(sink, *renames)
+    assert mariadb.query("SELECT two FROM ddls.a") == mariadb.query("SELECT one FROM ddls.b") == []
+
+
+@pytest.mark.parametrize("seq", [0, 1, 2])
+def test_a_rename_that_went_through_unnoticed_is_recognised(sink: MysqlSink, mariadb: MariaDb, seq: int) -> None:
+    mariadb.query("CREATE TABLE ddls.old (one INT)")
+    new = table_of(*TABLE.columns, name="new", schema="ddls")
+    rename = event("", ActionType.RENAME_TABLE, 10, new, seq=seq, pre_schema="ddls", pre_table="old")
+    sink.ddl(rename)
+    mariadb.query("UPDATE tidb_cdc.tidemill_ddl_v1 SET is_done = 0")  # as if we had died before noting it
+    sink.ddl(rename)
+    assert tables(mariadb) == ["new"]
+
+
+def test_an_exchange_that_went_through_unnoticed_is_not_undone(sink: MysqlSink, mariadb: MariaDb) -> None:
+    mariadb.query(
+        "CREATE TABLE ddls.t (id INT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (10))",
+        "CREATE TABLE ddls.n (id INT PRIMARY KEY)",
+        "INSERT INTO ddls.n VALUES (5)",
+    )
+    exchange = event(
+        "ALTER TABLE `ddls`.`t` EXCHANGE PARTITION `p` WITH TABLE `ddls`.`n`",
+        ActionType.EXCHANGE_PARTITION, 10, pre_schema="ddls", pre_table="n",
+    )  # fmt: skip
+    sink.ddl(exchange)
+    mariadb.query("UPDATE tidb_cdc.tidemill_ddl_v1 SET is_done = 0")
+    sink.ddl(exchange)
+    assert mariadb.query("SELECT id FROM ddls.t") == [(5,)]
+
+
+def test_columns_and_indexes_that_are_there_already_are_taken_as_done(sink: MysqlSink, mariadb: MariaDb) -> None:
+    again(
+        sink,
+        event("create table t (id int primary key)", ActionType.CREATE_TABLE, 1),
+        event("alter table t add column v int default 7", ActionType.ADD_COLUMN, 2),
+        event("alter table t add index iv (v)", ActionType.ADD_INDEX, 3),
+        event("alter table t drop index iv", ActionType.DROP_INDEX, 4),
+        event("alter table t tiflash replica 1", ActionType.SET_TIFLASH_REPLICA, 5),
+    )
+    mariadb.query("INSERT INTO ddls.t (id) VALUES (1)")
+    assert mariadb.query("SELECT id, v FROM ddls.t") == [(1, 7)]
+
+
+def test_a_dropped_table_can_be_brought_back_and_is_forgotten_an_hour_later(sink: MysqlSink, mariadb: MariaDb) -> None:
+    mariadb.query("CREATE TABLE ddls.t (id INT PRIMARY KEY)", "INSERT INTO ddls.t VALUES (1)")
+    sink.ddl(event("drop table t", ActionType.DROP_TABLE, 1))
+    assert tables(mariadb) == []
+    back = table_of(*TABLE.columns, name="t2", schema="ddls")
+    sink.ddl(event("flashback table t to t2", ActionType.RECOVER_TABLE, 2, back))
+    assert mariadb.query("SELECT id FROM ddls.t2") == [(1,)]
+    sink.ddl(event("drop table t2", ActionType.DROP_TABLE, 3, back))
+    sink.commit(compose((COMMIT_TS >> 18) + 3_700_000), [])
+    with pytest.raises(SinkError, match="Copy it as of"):
+        sink.ddl(event("recover table t", ActionType.RECOVER_TABLE, 4))
+
+
+def test_a_ddl_that_the_downstream_refuses_is_shown(sink: MysqlSink) -> None:
+    with pytest.raises(
+        SinkError, match=r"refused the DDL on ddls\.t .*1064.*The statement is: alter table t frobnicate"
+    ):
+        sink.ddl(event("alter table t frobnicate", ActionType.MODIFY_COLUMN, 1))
+
+
+def test_sync_points_are_recorded_at_round_moments(sink: MysqlSink, mariadb: MariaDb) -> None:
+    due = sink.next_barrier(Ts(COMMIT_TS))
+    assert due is not None
+    assert (due >> 18) % 30_000 == 0
+    sink.commit(Ts(COMMIT_TS + 5), [])
+    state = sink.commit(due, [])
+    sink.commit(due, [])
+    found = mariadb.query("SELECT changefeed, primary_ts, secondary_ts FROM tidb_cdc.syncpoint_v1")
+    assert found == [("default", str(due), "0")]
+    assert state["sync_point_ts"] == due
