@@ -14,6 +14,7 @@ from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.flow.filter import TableFilter
 from tidemill.flow.pipeline import Unit
 from tidemill.flow.scan import ScanPart, plan_scan
+from tidemill.flow.scan.catalog import table_document
 from tidemill.flow.schema import SchemaStore
 from tidemill.flow.sink import Receipt, Sink, Traits
 from tidemill.log import get_logger
@@ -21,6 +22,9 @@ from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.upstream.pd import PdClient
+from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.snapshot import SnapshotReader
+from tidemill.upstream.sql_text import create_table_sql
 
 log = get_logger("copying")
 
@@ -60,6 +64,7 @@ class InitialCopy:
         self._data_dir = data_dir
         self._zone = zone
         self._tables: list[_Table] = []
+        self._queries: dict[int, str] = {}  # by table id: what makes it, where the sink needs that
         self._taken: list[tuple[_Table, int]] = []
         self.state = state
         self.rows = 0
@@ -69,6 +74,13 @@ class InitialCopy:
     async def plan(self) -> None:
         """Find what is still to be copied."""
         ts, cursors = self.state.start_ts, self.state.copied or {}
+        reader = SnapshotReader(self._pd, RegionCache(self._pd))
+        try:
+            await self._plan(reader, ts, cursors)
+        finally:
+            await reader.close()
+
+    async def _plan(self, reader: SnapshotReader, ts: Ts, cursors: Cursors) -> None:
         for followed in self._schema.followed():
             info = self._schema.table(followed.physical_id, ts + 1)
             if info is None or followed.since_ts > ts or not self._wanted.captures(info):
@@ -78,19 +90,20 @@ class InitialCopy:
             self.parts += len(parts)
             self.parts_done += len(parts) - len(left)
             self._tables.append(_Table(info, followed.physical_id, left))
+            if self._traits.needs_tables and info.id not in self._queries:
+                query = create_table_sql(await table_document(reader, info, ts), info.schema)
+                self._queries[info.id] = query.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1)
 
     def make_tables(self) -> None:
         """Have every table downstream, where the sink does not make them itself. Blocks."""
         if not self._traits.needs_tables:
             return
-        from tidemill.upstream.sql_text import create_table_sql
-
         schemas = dict.fromkeys(table.info.schema for table in self._tables)
         for seq, schema in enumerate(schemas):
             query = f"CREATE DATABASE IF NOT EXISTS {_quoted(schema)}"
             self._sink.ddl(self._event(seq, ActionType.CREATE_SCHEMA, query, schema, None))
         for seq, info in enumerate({table.info.id: table.info for table in self._tables}.values(), len(schemas)):
-            query = create_table_sql(info, if_not_exists=True)
+            query = self._queries[info.id]
             self._sink.ddl(self._event(seq, ActionType.CREATE_TABLE, query, info.schema, info))
 
     def take(self) -> list[Unit]:
