@@ -77,6 +77,7 @@ GROUPS = (
         "bench_raw_put",
         {"store.raw_put_with_capture": Aim(0.95), "store.raw_put_with_capture_p99": Aim(0.95)},
     ),
+    Group("sql.", "bench.sql", "bench_sql", {"sql.insert": Aim(0.3), "sql.point_update": Aim(0.3)}),
     Group(
         "flow.",
         "bench.flow",
