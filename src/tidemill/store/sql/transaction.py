@@ -84,7 +84,7 @@ class Transaction:
         lock_wait_seconds: float = LOCK_WAIT_SECONDS,
         is_interrupted: Callable[[], bool] = _never,
     ) -> None:
-        self.start_ts = cluster.tso.next() if start_ts is None else Ts(start_ts)
+        self.start_ts = next_ts(cluster) if start_ts is None else Ts(start_ts)
         self.is_pessimistic = pessimistic
         self.lock_wait_seconds = lock_wait_seconds
         self._cluster = cluster
@@ -184,7 +184,7 @@ class Transaction:
         try:
             while True:
                 if current:
-                    self._for_update_ts = self._read_ts = int(self._cluster.tso.next())
+                    self._for_update_ts = self._read_ts = int(next_ts(self._cluster))
                 try:
                     result = statement()
                     if current:
@@ -267,7 +267,7 @@ class Transaction:
             max(physical_ms(self._cluster.tso.last) - physical_ms(self.start_ts), 0) + TTL_MS,
             for_update_ts=self._for_update_ts if self._locked else 0,
             txn_size=len(mutations),
-            min_commit_ts=int(self._cluster.tso.next()),  # above all that has begun, read or not
+            min_commit_ts=int(next_ts(self._cluster)),  # above all that has begun, read or not
             txn_source=self._txn_source,
             one_phase=one_phase,
         )
@@ -424,7 +424,7 @@ class Transaction:
 
 
 class Keeper:
-    """Renews the locks of open pessimistic transactions, as long as this process lives."""
+    """Renews the locks of open pessimistic transactions, until they end or the upstream stops."""
 
     _INTERVAL_SECONDS = 5.0
 
@@ -447,6 +447,15 @@ class Keeper:
             if not self._held:
                 self._changed.notify_all()
 
+    def stop(self) -> None:
+        """Renew nothing that is open now any more: it ends by its time to live."""
+        with self._changed:
+            self._held.clear()
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
     def _run(self) -> None:
         """Ends when there is nothing to hold any more."""
         while True:
@@ -457,12 +466,17 @@ class Keeper:
                     self._thread = None
                     return
             for primary, start_ts in held:
-                age_ms = max(physical_ms(self._cluster.tso.last) - physical_ms(start_ts), 0)
-                with self._cluster.mutex:
-                    try:
-                        self._cluster.transactions.prolong(primary, start_ts, age_ms + TTL_MS)
-                    except TransactionError:
-                        self.forget(primary, start_ts)
+                self._prolong(primary, start_ts)
+
+    def _prolong(self, primary: bytes, start_ts: int) -> None:
+        with self._cluster.mutex:
+            if (primary, start_ts) not in self._held:
+                return
+            age_ms = max(physical_ms(self._cluster.tso.last) - physical_ms(start_ts), 0)
+            try:
+                self._cluster.transactions.prolong(primary, start_ts, age_ms + TTL_MS)
+            except TransactionError:
+                self.forget(primary, start_ts)
 
 
 _KEEPERS: WeakKeyDictionary[Cluster, Keeper] = WeakKeyDictionary()
@@ -470,9 +484,17 @@ _KEEPERS_MUTEX = threading.Lock()
 
 
 def keeper_of(cluster: Cluster) -> Keeper:
-    """The one keeper of a cluster."""
+    """The one keeper of a cluster; it ends with it."""
     with _KEEPERS_MUTEX:
         keeper = _KEEPERS.get(cluster)
         if keeper is None:
             keeper = _KEEPERS[cluster] = Keeper(cluster)
+            cluster.at_stop.append(keeper.stop)
         return keeper
+
+
+def next_ts(cluster: Cluster) -> Ts:
+    """A timestamp of PD; 9001 while it is away."""
+    if cluster.is_pd_away:
+        raise sql_error(Errno.PD_SERVER_TIMEOUT, "PD is away and gives out no timestamps")
+    return cluster.tso.next()

@@ -275,6 +275,7 @@ class Errno(IntEnum):
         "transaction aborted because lazy uniqueness check is enabled and an error occurred: %s",
     )
     AS_OF = 8135, "HY000", "invalid as of timestamp: %s"
+    PD_SERVER_TIMEOUT = 9001, "HY000", "PD server timeout: %s"
     TIKV_SERVER_TIMEOUT = 9002, "HY000", "TiKV server timeout"
     RESOLVE_LOCK_TIMEOUT = 9004, "HY000", "Resolve lock timeout"
     REGION_UNAVAILABLE = 9005, "HY000", "Region is unavailable"
