@@ -79,6 +79,12 @@ GROUPS = (
     ),
     Group("sql.", "bench.sql", "bench_sql", {"sql.insert": Aim(0.3), "sql.point_update": Aim(0.3)}),
     Group(
+        "schema.",
+        "bench.schema",
+        "bench_schema",
+        {"schema.start_growth": Aim(at_most=1), "schema.memory_growth": Aim(at_most=1)},
+    ),
+    Group(
         "flow.",
         "bench.flow",
         "bench_flow",
