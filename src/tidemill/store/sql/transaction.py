@@ -460,7 +460,7 @@ class Keeper:
         """Ends when there is nothing to hold any more."""
         while True:
             with self._changed:
-                self._changed.wait(self._INTERVAL_SECONDS)
+                self._changed.wait_for(lambda: not self._held, self._INTERVAL_SECONDS)
                 held = list(self._held)
                 if not held:
                     self._thread = None
