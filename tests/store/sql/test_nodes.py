@@ -189,3 +189,12 @@ def test_all_threads_end_with_the_upstream_also_of_sessions_in_the_middle_of_som
 def test_there_are_as_many_nodes_as_can_be(count):
     with pytest.raises(UsageError, match="choose 1 to 64"):
         EmbeddedUpstream.start(sql_port=0, sql_nodes=count)
+
+
+def test_the_ts_of_an_open_transaction_can_be_asked(pair):
+    session = session_on(pair.nodes[0])
+    assert session.execute("select @@tidb_current_ts").rows == [[0]]
+    session.execute("begin")
+    [[ts]] = session.execute("select @@tidb_current_ts").rows
+    assert 0 < ts < pair.nodes[0].cluster.tso.next()
+    session.execute("rollback")
