@@ -11,7 +11,7 @@ from tidemill.store.sql.compute.kinds import INT, TEXT, Type
 from tidemill.store.sql.compute.scope import ScopeColumn
 from tidemill.store.sql.query import Listed
 from tidemill.store.sql.tables import CatalogTable
-from tidemill.store.sql.types import is_blob, is_text, type_text
+from tidemill.store.sql.types import CHARSETS, NO_DEFAULT_FLAG, is_text, type_text
 from tidemill.store.sql.wire.columns import COLLATIONS
 
 INFORMATION_SCHEMA: Final = "information_schema"
@@ -119,8 +119,6 @@ def _extra(document: Mapping[str, Any]) -> str:
         digits = f"({decimal})" if decimal > 0 else ""
         prefix = "DEFAULT_GENERATED " if str(document["default"] or "").upper().startswith("CURRENT") else ""
         parts.append(f"{prefix}on update CURRENT_TIMESTAMP{digits}")
-    elif str(document["default"] or "").upper() == "CURRENT_TIMESTAMP" and document["type"]["Tp"] in _TIMES:
-        parts.append("DEFAULT_GENERATED")
     return " ".join(dict.fromkeys(parts))
 
 
@@ -142,6 +140,7 @@ def show_index(table: CatalogTable) -> Answer:
         "Visible",
         "Expression",
         "Clustered",
+        "Global",
     )
     rows: Rows = []
     for index in _indexes(table):
@@ -165,6 +164,7 @@ def show_index(table: CatalogTable) -> Answer:
                     "NO" if index["is_invisible"] else "YES",
                     None,
                     "YES" if index.get("is_clustered") else "NO",
+                    "NO",
                 )
             )
     return names, rows
@@ -206,15 +206,16 @@ def _literal(text: str) -> str:
     return "'" + escaped.replace("\0", "\\0") + "'"
 
 
-def create_table(table: CatalogTable) -> str:
-    """The statement that makes the table, as TiDB prints it."""
+def create_table(table: CatalogTable, next_id: int) -> str:
+    """The statement that makes the table, as TiDB prints it. ``next_id``: what AUTO_INCREMENT gives next, by the
+    store's counter."""
     document = table.document
     lines = [_column_line(document, column) for column in _public(table)]
     lines += [_index_line(document, index) for index in _indexes(table)]
     body = ",\n".join(f"  {line}" for line in lines)
     tail = f") ENGINE=InnoDB DEFAULT CHARSET={document['charset']} COLLATE={document['collate']}"
-    if document.get("auto_inc_id", 0) > 1:
-        tail += f" AUTO_INCREMENT={document['auto_inc_id']}"
+    if next_id > 1 and any(column["type"]["Flag"] & _AUTO for column in _public(table)):
+        tail += f" AUTO_INCREMENT={next_id}"
     if document.get("auto_id_cache"):
         tail += f" /*T![auto_id_cache] AUTO_ID_CACHE={document['auto_id_cache']} */"
     if document["comment"]:
@@ -229,7 +230,7 @@ def _column_line(table: Mapping[str, Any], column: Mapping[str, Any]) -> str:
     if _has_charset(kind):
         if kind["Charset"] != table["charset"]:
             parts.append(f"CHARACTER SET {kind['Charset']} COLLATE {kind['Collate']}")
-        elif kind["Collate"] != table["collate"]:
+        elif kind["Collate"] != table["collate"] or kind["Collate"] != CHARSETS[kind["Charset"]][0]:
             parts.append(f"COLLATE {kind['Collate']}")
     if column["generated_expr_string"]:
         how = "STORED" if column["generated_stored"] else "VIRTUAL"
@@ -256,7 +257,7 @@ def _default_part(column: Mapping[str, Any]) -> list[str]:
         return []
     shown = _shown_default(column)
     if shown is None:
-        is_silent = flag & _NOT_NULL or (is_blob(dict(kind)) or kind["Tp"] in (245, 225))
+        is_silent = flag & (_NOT_NULL | NO_DEFAULT_FLAG)
         return [] if is_silent else ["DEFAULT NULL"]
     if column.get("default_is_expr"):
         return [f"DEFAULT ({shown})" if not shown.upper().startswith("CURRENT") else f"DEFAULT {shown}"]
@@ -409,23 +410,21 @@ _DATA_TYPES: Final = {
 
 def _column_row(schema: str, table: CatalogTable, column: Mapping[str, Any], place: int) -> Sequence[Any]:
     kind = column["type"]
-    text = type_text(kind)
+    text = type_text(kind).removesuffix(" zerofill")  # told by SHOW only
     data_type = _DATA_TYPES.get(kind["Tp"]) or text.partition("(")[0]
     has_text = _has_charset(kind)
     is_string = is_text(dict(kind)) or kind["Tp"] in (247, 248)
     length = kind["Flen"] if is_string else None
+    octets = None if length is None else length * CHARSETS[kind["Charset"]][1]
     is_number = data_type in ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit")
-    precisions = {"tinyint": 3, "smallint": 5, "mediumint": 7, "int": 10, "bigint": 19, "float": 12, "double": 22}
-    precision = (kind["Flen"] if data_type in ("decimal", "bit") else precisions[data_type]) if is_number else None
-    if data_type == "bigint" and kind["Flag"] & 32:
-        precision = 20
-    scale = kind["Decimal"] if data_type == "decimal" else 0 if is_number and data_type in precisions else None
+    precision = kind["Flen"] if is_number else None
+    scale = kind["Decimal"] if data_type == "decimal" else 0 if is_number else None
     if data_type in ("float", "double"):
         scale = None if kind["Decimal"] < 0 else kind["Decimal"]
     digits = max(kind["Decimal"], 0) if kind["Tp"] in (7, 11, 12) else None
     return (
         "def", schema, table.document["name"]["O"], column["name"]["O"], place, _shown_default(column),
-        "NO" if kind["Flag"] & _NOT_NULL else "YES", data_type, length, length, precision, scale, digits,
+        "NO" if kind["Flag"] & _NOT_NULL else "YES", data_type, length, octets, precision, scale, digits,
         kind["Charset"] if has_text else None, kind["Collate"] if has_text else None, text, _key(kind["Flag"]),
         _extra(column), "select,insert,update,references", column["comment"], column["generated_expr_string"],
     )  # fmt: skip

@@ -59,6 +59,9 @@ def _no_check() -> None:
     return None
 
 
+Presumption = Callable[[bytes], SqlError | None]  # from what is stored to why it may not be; None: it may
+
+
 class StaleStatementError(Exception):
     """A pessimistic statement met rows newer than those it has read: roll it back and run it again."""
 
@@ -99,6 +102,7 @@ class Transaction:
         self._for_update_ts = int(self.start_ts)
         self._read_ts = int(self.start_ts)
         self._primary: bytes | None = None
+        self._presumed: dict[bytes, Presumption] = {}
 
     # Reading
 
@@ -153,6 +157,23 @@ class Transaction:
     def delete(self, key: bytes, *, is_locked: bool = True) -> None:
         self._write(key, _Pending(None, is_locked))
 
+    def presume_absent(self, key: bytes, refusal: Presumption) -> None:
+        """Write ``key`` on the belief that it is not stored, without a look: that is taken when a pessimistic
+        statement or an optimistic transaction ends, in the order of keys, and ``refusal`` is asked about what is
+        found. Only for a key that is not among the buffered writes."""
+        self._presumed.setdefault(key, refusal)
+
+    def is_buffered(self, key: bytes) -> bool:
+        return key in self._writes
+
+    def _check_presumed(self) -> None:
+        for key in sorted(self._presumed):
+            found = self._stored(key)
+            error = self._presumed[key](found) if found is not None else None
+            if error is not None:
+                raise error
+        self._presumed.clear()
+
     def _write(self, key: bytes, pending: _Pending) -> None:
         before = self._writes.get(key)
         self._undo.append((key, before))
@@ -173,6 +194,7 @@ class Transaction:
             if before is None:
                 del self._writes[key]
                 self._order.remove(key)
+                self._presumed.pop(key, None)
             else:
                 self._writes[key] = before
 
@@ -189,6 +211,7 @@ class Transaction:
                     result = statement()
                     if current:
                         self._lock_written(mark)
+                        self._check_presumed()
                     return result
                 except StaleStatementError:
                     self.rollback_to(mark)
@@ -240,6 +263,7 @@ class Transaction:
         """
         mutations = self._mutations()
         try:
+            self._check_presumed()
             if not mutations:
                 check()
                 return None
@@ -319,6 +343,7 @@ class Transaction:
         if self._locked and self._primary is not None:
             keeper_of(self._cluster).forget(self._primary, int(self.start_ts))
         self._writes.clear()
+        self._presumed.clear()
         self._undo.clear()
         self._locked.clear()
         self._order = SortedKeys()

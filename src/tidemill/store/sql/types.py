@@ -193,7 +193,7 @@ def _real(spec: TypeSpec, kind: ColumnType, length: int, decimal: int) -> tuple[
 
 
 def _elements_length(spec: TypeSpec) -> int:
-    sizes = [len(e.rstrip(" ")) for e in spec.elems]
+    sizes = [len(e.rstrip(" ").encode()) for e in spec.elems]
     return max(sizes) if spec.name == "ENUM" else sum(sizes) + len(sizes) - 1
 
 
@@ -279,7 +279,9 @@ def type_text(document: FieldType) -> str:
     signs = (" unsigned" if flag & ColumnFlag.UNSIGNED else "") + (" zerofill" if flag & ColumnFlag.ZEROFILL else "")
     match kind:
         case ColumnType.TINY | ColumnType.SHORT | ColumnType.INT24 | ColumnType.LONG | ColumnType.LONGLONG:
-            return f"{_INTEGER_TEXT[kind]}({length}){signs}"
+            # Widths are deprecated and not shown, but for what was BOOL and what is padded with zeros.
+            is_wide = flag & ColumnFlag.ZEROFILL or (kind is ColumnType.TINY and length == 1)
+            return f"{_INTEGER_TEXT[kind]}{f'({length})' if is_wide else ''}{signs}"
         case ColumnType.FLOAT | ColumnType.DOUBLE:
             size = f"({length},{decimal})" if decimal != UNSPECIFIED else ""
             return f"{kind.name.lower()}{size}{signs}"
