@@ -527,6 +527,8 @@ class SqlSession:
                 value = ""
             if isinstance(value, float | Decimal):
                 value = str(value)
+            elif isinstance(value, Time):
+                value = convert.as_text(computed)(())
             self._set_system(assignment.scope, assignment.name, value)
         return Affected(warnings=self._keep_warnings(context))
 
