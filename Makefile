@@ -20,10 +20,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(STAMP)
 
-demo: setup ## Capture a real TiDB's history through Spark into files, and check the result
+demo: setup ## Run SQL on an embedded TiDB, capture it through Spark into files, and check the result
 	$(BIN)/tidemill demo
 
 test: setup ## Run the tests
+	@sh .ci/packages
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile $(TESTS)
 
 check: setup ## Lint, format and types

@@ -77,6 +77,13 @@ GROUPS = (
         "bench_raw_put",
         {"store.raw_put_with_capture": Aim(0.95), "store.raw_put_with_capture_p99": Aim(0.95)},
     ),
+    Group("sql.", "bench.sql", "bench_sql", {"sql.insert": Aim(0.3), "sql.point_update": Aim(0.3)}),
+    Group(
+        "schema.",
+        "bench.schema",
+        "bench_schema",
+        {"schema.start_growth": Aim(at_most=1), "schema.memory_growth": Aim(at_most=1)},
+    ),
     Group(
         "flow.",
         "bench.flow",

@@ -187,9 +187,7 @@ class Processor:
             due = self._batch_started + self._admission.flush_interval_seconds
             match decision:
                 case Offer(limit) if now >= due:
-                    to_ts = self._intake.next_to(
-                        self.progress.checkpoint_ts, limit, self._admission.max_rows, self._admission.max_bytes
-                    )
+                    to_ts = self._next_to(limit)
                     self._begin(to_ts)
                     return to_ts
                 case Offer(_):
@@ -206,6 +204,14 @@ class Processor:
                 return from_ts
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), max(0.0, min(deadline, due) - now))
+
+    def _next_to(self, limit_ts: Ts) -> Ts:
+        checkpoint_ts, swap_ts = self.progress.checkpoint_ts, self._schema.next_swap_ts(self.progress.checkpoint_ts)
+        while swap_ts is not None and swap_ts < limit_ts:
+            if self._intake.has_changes(checkpoint_ts, swap_ts):
+                limit_ts = swap_ts
+            swap_ts = self._schema.next_swap_ts(swap_ts)
+        return self._intake.next_to(checkpoint_ts, limit_ts, self._admission.max_rows, self._admission.max_bytes)
 
     async def units(self, from_ts: Ts, to_ts: Ts) -> list[Unit]:
         """What the batch (from_ts, to_ts] that was offered consists of. Asked twice, it answers the same."""

@@ -113,9 +113,21 @@ def test_a_region_is_held_and_released_and_streams_are_dropped(upstream, fault):
     assert fault("drop-streams")[1] == "Dropped 0 streams.\n"
 
 
+def test_a_sql_node_is_held_and_released(fault):
+    with EmbeddedUpstream.start(sql_port=0, sql_nodes=2) as sql:
+        rows = [line.split() for line in fault("sql-nodes", pd=sql.pd_address)[1].splitlines()]
+        assert rows[0] == ["NODE", "ADDRESS", "SCHEMA", "STATE"]
+        assert [row[:2] for row in rows[1:]] == [["1", sql.sql_addresses[0]], ["2", sql.sql_addresses[1]]]
+        assert {row[3] for row in rows[1:]} == {"serves"}
+        assert fault("hold-schema", "--node", 2, pd=sql.pd_address)[1].split()[-1] == "held"
+        assert fault("release-schema", "--node", 2, pd=sql.pd_address)[1].split()[-1] == "serves"
+        assert "there is no SQL node 3" in fault("hold-schema", "--node", 3, pd=sql.pd_address)[2]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
+        (["sql-nodes"], 2, "start it with --sql-port"),
         (["split"], 2, "needs a key, or a region"),
         (["split", "--hex-key", "zz"], 2, "not a key in hex"),
         (["merge", "--region", "77"], 2, "there is no region 77"),

@@ -2,13 +2,16 @@
 
 import contextlib
 import json
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import grpc
+import pymysql
 import pytest
 
 from tests import histories
@@ -71,6 +74,81 @@ def test_a_data_dir_keeps_the_cluster_and_the_asked_port_is_taken(tmp_path):
         assert cluster_id(ready["pd"]) == first
 
 
+def test_sql_has_an_address_for_each_node_and_ends_with_its_clients_on_sigterm(tmp_path):
+    with running(tmp_path, "--pd-port", "0", "--sql-port", "0", "--sql-nodes", "3") as (process, ready):
+        assert len(set(ready["sql"])) == 3
+        clients = [connect(address) for address in ready["sql"]]
+        ask(clients[0], "create table test.t (id int primary key)")
+        ask(clients[1], "begin")
+        ask(clients[1], "insert into test.t values (1)")
+        assert ask(clients[2], "select count(*) from test.t") == ((0,),)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_SECONDS) == 0
+        assert f"SQL at {' and '.join(ready['sql'])} (user root, no password)" in process.stderr.read()
+        for client in clients:
+            with pytest.raises(pymysql.err.OperationalError):
+                ask(client, "select 1")
+
+
+def test_the_nodes_have_the_asked_port_and_those_above_it(tmp_path):
+    with free_ports(2) as first:
+        pass
+    with running(tmp_path, "--pd-port", "0", "--sql-port", str(first), "--sql-nodes", "2") as (_, ready):
+        assert ready["sql"] == [f"127.0.0.1:{first}", f"127.0.0.1:{first + 1}"]
+
+
+@pytest.mark.parametrize(("user", "password"), [("root", "secret"), ("app", ""), ("app", "secret")])
+def test_only_root_without_a_password_comes_in(sql, user, password):
+    with pytest.raises(pymysql.err.OperationalError) as refused:
+        connect(sql.sql_addresses[0], user=user, password=password)
+    assert refused.value.args[0] == 1045
+
+
+@pytest.mark.parametrize("options", [{"load": HISTORY}, {"stores": 3, "chaos": 3}], ids=["history", "chaos"])
+def test_sql_works_on_a_loaded_history_and_with_chaos(options):
+    with EmbeddedUpstream.start(sql_port=0, **options) as upstream:
+        client = connect(upstream.sql_addresses[0])
+        ask(client, "create database more")
+        ask(client, "create table more.t (id int primary key, v int)")
+        for at in range(100):
+            ask(client, f"insert into more.t values ({at}, {at})")
+        ask(client, "alter table more.t add index kv (v)")
+        assert ask(client, "select count(*), sum(v) from more.t use index (kv)") == ((100, 4950),)
+        ask(client, "admin check table more.t")
+        client.close()
+
+
+def connect(address: str, **options):
+    host, port = address.split(":")
+    options = {"user": "root", "autocommit": True} | options
+    return pymysql.connect(host=host, port=int(port), **options)
+
+
+def ask(client, statement: str):
+    with client.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall()
+
+
+@contextlib.contextmanager
+def free_ports(count: int):
+    """Several in a row that nobody has, while inside; the first of them."""
+    chance = random.Random(time.monotonic())
+    while True:
+        first = chance.randrange(20_000, 30_000)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+            for at in range(count):
+                held.enter_context(socket.create_server(("127.0.0.1", first + at)))
+            yield first
+            return
+
+
+@pytest.fixture(scope="module")
+def sql():
+    with EmbeddedUpstream.start(sql_port=0) as upstream:
+        yield upstream
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
@@ -81,6 +159,13 @@ def test_a_data_dir_keeps_the_cluster_and_the_asked_port_is_taken(tmp_path):
         (["--log-level", "loud"], 2, "--log-level 'loud' is unknown"),
         (["--replay", "1"], 2, "--load"),
         (["--resolved-interval", "soon"], 2, "not a duration"),
+        (["--sql-nodes", "2"], 2, "--sql-nodes needs --sql-port"),
+        (["--sql-port", "0", "--sql-nodes", "0"], 2, "choose 1 to 64"),
+        (["--sql-port", "-1"], 2, "there are no ports -1 to -1"),
+        (["--sql-port", "65535", "--sql-nodes", "2"], 2, "choose --sql-port between 1 and 65534"),
+        (["--sql-port", "0", "--sql-lease", "0"], 2, "must be positive"),
+        (["--sql-port", "0", "--api-version", "2"], 2, "SQL does not go with API version 2"),
+        (["--sql-port", "0", "--load", str(HISTORY), "--replay", "0"], 2, "--sql-port does not go with --replay"),
         (["--ready-file", "/no/such/folder/ready.json"], 2, "cannot write --ready-file"),
     ],
 )
@@ -118,10 +203,11 @@ def test_a_data_folder_that_does_not_fit_is_said_in_one_sentence(tmp_path, monke
     assert "Traceback" not in error
 
 
-def test_a_taken_port_is_named(monkeypatch, capsys):
+@pytest.mark.parametrize("flag", ["--pd-port", "--sql-port"])
+def test_a_taken_port_is_named(monkeypatch, capsys, flag):
     with EmbeddedUpstream.start() as other:
         port = other.pd_address.rsplit(":", 1)[1]
-        monkeypatch.setattr(sys, "argv", ["tidemill", "upstream", "--pd-port", port])
+        monkeypatch.setattr(sys, "argv", ["tidemill", "upstream", "--pd-port", "0", flag, port])
         with pytest.raises(SystemExit) as ended:
             main()
     assert ended.value.code == 2

@@ -1,10 +1,12 @@
 """The pages are true: links lead somewhere, tables are those of the program, every command shown runs."""
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
@@ -12,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.docs.generate import PAGES, ROOT, generated
-from tests.e2e.processes import Command
+from tests.e2e.processes import PATIENCE_SECONDS, Command
 from tidemill import demo
 from tidemill.flow.sink.uri import known_parameters, parse_sink_uri
 from tidemill.store.upstream import EmbeddedUpstream
@@ -72,7 +74,8 @@ def makefile_targets() -> set[str]:
 class World:
     """Stands in for the reader: 127.0.0.1:2379 is an upstream with the demo's history, /tmp a folder of the test.
 
-    Faults are tried on an upstream of three stores that is new for every page.
+    Faults and SQL are tried on an upstream of three stores and two SQL nodes that is new for every page. On a page with
+    SQL a changefeed runs along to the end.
     """
 
     def __init__(self, folder: Path, pd: str) -> None:
@@ -88,31 +91,42 @@ class World:
         place = self._folder / page.stem
         place.mkdir()
         (place / "src").symlink_to(ROOT / "src")
-        with EmbeddedUpstream.start(stores=3) as fresh:
+        has_sql = any(line.startswith("mariadb") for line in shown(page))
+        options = {"sql_port": 0, "sql_nodes": 2, "resolved_interval_seconds": 0.05}
+        with EmbeddedUpstream.start(stores=3, **options) as fresh, ExitStack() as running:
             for line in shown(page):
-                pd = fresh.pd_address if line.startswith("tidemill fault") else self._pd
-                self._run(self._in_this_world(line, pd), place)
+                pd = fresh.pd_address if has_sql or line.startswith("tidemill fault") else self._pd
+                here = self._in_this_world(line, pd, fresh.sql_addresses)
+                self._run(here, place, running if has_sql and line.startswith("tidemill run") else None)
 
-    def _in_this_world(self, line: str, pd: str) -> str:
+    def _in_this_world(self, line: str, pd: str, sql: list[str]) -> str:
+        for port, address in zip((4000, 4001), sql, strict=True):
+            line = line.replace(f"-P {port}", f"-P {address.split(':')[1]}")
+        line = line.replace("--sql-port 4000", "--sql-port 0")
         line = line.replace("127.0.0.1:2379", pd).replace("--pd-port 2379", "--pd-port 0")
         line = line.replace("spark://127.0.0.1:7077", "local[2]")  # tests/e2e/test_standalone.py has the real one
         line = line.replace("/tmp/", f"{self._folder}/tmp/")
         return re.sub(r"--load history.parquet", f"--load {demo.history_path()}", line)
 
-    def _run(self, line: str, place: Path) -> None:
+    def _run(self, line: str, place: Path, running: ExitStack | None) -> None:
+        """With ``running`` it goes on until that is closed."""
         command, *words = shlex.split(line)
         if command == "make":
             assert set(words) <= makefile_targets(), line
         elif command != "tidemill":
-            done = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=place, capture_output=True, text=True)
+            bash = ["bash", "-o", "pipefail", "-c", line]
+            done = subprocess.run(bash, cwd=place, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
             assert (done.returncode, done.stderr) == (0, ""), line
-            assert done.stdout.strip(), f"{line} shows nothing"
+            assert done.stdout.strip() or (command == "mariadb" and "select" not in line), f"{line} shows nothing"
         elif words[0] == "fault":
             with Command(place, *words, cwd=place) as asked:
                 assert asked.wait() == 0, asked.errors
                 assert asked.output.strip(), f"{line} shows nothing"
         elif words[0] == "demo":
             assert_demo_is_equal(place, *words[1:])
+        elif running is not None:
+            feed = running.enter_context(Command(place, *words, is_serving=True, cwd=place))
+            feed.ready()
         else:
             self._tidemill(words, place)
 
@@ -133,13 +147,13 @@ class World:
 
 
 def assert_demo_is_equal(place: Path, *words: str) -> None:
-    """As ``make demo``, as fast as it goes."""
-    import json
-
-    with Command(place, "demo", "--speed", "0", "--output", "json", *words, cwd=place) as command:
+    """As ``make demo``: the recorded history, then SQL in the middle and at the end."""
+    with Command(place, "demo", "--output", "json", *words, cwd=place) as command:
         assert command.wait() == 0, command.errors
         result = json.loads(command.output)
-    assert len(result["checks"]) >= 3
+    assert len(result["checks"]) >= 3 + 2
+    assert [check["mark"] for check in result["checks"]][-2:] == ["after the DDL", "at the end"]
+    assert result["checks"][-1]["rows"] == 3
     assert all(check["missing"] == check["extra"] == check["different"] == 0 for check in result["checks"])
     assert result["run"]["rows"] > 0
 

@@ -4,8 +4,11 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated, Any
 
 import orjson
 import typer
@@ -13,23 +16,39 @@ import typer
 from tidemill import demo as demonstration
 from tidemill.cli.options import Output
 from tidemill.clock import SYSTEM_CLOCK
+from tidemill.demo import live
 from tidemill.errors import UpstreamUnavailableError, UsageError
 
-_READY_SECONDS = 60.0
+_READY_SECONDS = 120.0
+_ARRIVAL_SECONDS = 120.0
+_STOP_SECONDS = 60.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the changefeed says of itself, and what SELECT showed of the live table."""
+
+    summary: dict[str, Any]
+    marks: list[demonstration.Mark]
 
 
 def demo(
-    speed: Annotated[
-        float, typer.Option("--speed", min=0, help="Times the history's own pace; 0: as fast as it goes.")
-    ] = 1.0,
     keep: Annotated[Path | None, typer.Option("--keep", help="Write the files here and leave them.")] = None,
     output: Annotated[Output, typer.Option("--output", help="How to print the result.")] = Output.text,
 ) -> None:
-    """Replay a real TiDB's history on an embedded upstream, capture it through Spark into files, check the result.
+    """Run SQL on an embedded TiDB, capture it through Spark into files, show it arriving, check the result.
+
+    The cluster starts with the history of a real TiDB, which is captured and checked as well.
 
     Example: tidemill demo --keep /tmp/tidemill-demo
     """
     began = SYSTEM_CLOCK.monotonic()
+
+    def say(text: str) -> None:
+        typer.echo(text, err=output is Output.json)
+
     with tempfile.TemporaryDirectory(prefix="tidemill-demo-") as scratch:
         folder = keep or Path(scratch) / "files"
         try:
@@ -38,61 +57,129 @@ def demo(
             raise UsageError(
                 f"cannot use --keep {keep}: {error.strerror}. Choose a folder that you may write to."
             ) from error
-        summary = _capture(Path(scratch), folder, speed, output)
-        comparisons = [demonstration.compare(folder, mark) for mark in demonstration.marks()]
-    _report(comparisons, summary, SYSTEM_CLOCK.monotonic() - began, keep, output)
+        outcome = _capture(Path(scratch), folder, say)
+        comparisons = [demonstration.compare(folder, mark) for mark in (*demonstration.marks(), *outcome.marks)]
+    _report(comparisons, outcome.summary, SYSTEM_CLOCK.monotonic() - began, keep, output)
     if not all(comparison.is_equal for comparison in comparisons):
         raise typer.Exit(1)
 
 
-def _capture(scratch: Path, folder: Path, speed: float, output: Output) -> dict[str, int]:
-    ready = scratch / "upstream.json"
-    history, meta = demonstration.history_path(), demonstration.meta()
-    _say(output, "Starting an embedded PD and three stores, replaying what a real TiDB committed …")
-    upstream = subprocess.Popen(_command("upstream", stores=3, pd_port=0, load=history, replay=speed, ready_file=ready))
-    try:
-        pd = _wait_for(ready, upstream)["pd"]
-        _say(output, f"Capturing from PD {pd} through Spark into canal-json files …")
-        command = _command(
-            "run",
-            pd=pd,
-            start_ts=meta["bootstrap_ts"],
-            target_ts=meta["end_ts"],
-            data_dir=scratch / "data",
-            sink_uri=f"file://{folder.resolve()}?protocol=canal-json&enable-tidb-extension=true",
-            output="json",
+def _capture(scratch: Path, folder: Path, say: Say) -> Outcome:
+    say("Starting an embedded TiDB: PD, three stores and two SQL nodes, with what a real TiDB had committed …")
+    flags: dict[str, object] = {"stores": 3, "pd_port": 0, "sql_port": 0, "sql_nodes": 2, "resolved_interval": "200ms"}
+    with _running("upstream", scratch, load=demonstration.history_path(), **flags) as upstream:
+        ready = upstream.ready()
+        meta = demonstration.meta()
+        say(f"SQL at {' and '.join(ready['sql'])}. Starting a changefeed through Spark into canal-json files …")
+        uri = f"file://{folder.resolve()}?protocol=canal-json&enable-tidb-extension=true"
+        feed_flags = {"pd": ready["pd"], "start_ts": meta["bootstrap_ts"], "sink_uri": uri}
+        with _running("run", scratch, data_dir=scratch / "data", output="json", **feed_flags) as feed:
+            feed.ready()
+            _arrived(folder, meta["end_ts"], feed)
+            say("The history of the real TiDB is in the files. Now SQL, live, on both nodes in turn:\n")
+            marks = _run_live(ready["sql"], folder, feed, say)
+            return Outcome(feed.stop(), marks)
+
+
+def _run_live(addresses: list[str], folder: Path, feed: "_Process", say: Say) -> list[demonstration.Mark]:
+    """Run the statements; after each, wait for what has come of it downstream."""
+    marks = []
+    with live.SqlClient(addresses[0]) as one, live.SqlClient(addresses[1]) as other:
+        one.run(live.PREPARATION)
+        last = one.now()
+        for number, statement in enumerate(live.STATEMENTS, 1):
+            client = (one, other)[number % 2]
+            say(f"sql> {statement}")
+            client.run(statement)
+            began = SYSTEM_CLOCK.monotonic()
+            now = client.now()
+            _arrived(folder, now, feed)
+            for arrival in live.arrivals(folder, last, now):
+                say(f"     → {arrival.text}")
+            say(f"       in the files after {SYSTEM_CLOCK.monotonic() - began:.1f} s")
+            last = now
+            if number in (live.MIDDLE, len(live.STATEMENTS)):
+                marks.append(one.select("after the DDL" if number == live.MIDDLE else "at the end", now))
+    return marks
+
+
+def _arrived(folder: Path, ts: int, feed: "_Process") -> None:
+    """Returns when the files are complete up to ``ts``."""
+    deadline = SYSTEM_CLOCK.monotonic() + _ARRIVAL_SECONDS
+    while live.checkpoint(folder) < ts:
+        feed.check("ended before everything was captured")
+        if SYSTEM_CLOCK.monotonic() > deadline:
+            raise UpstreamUnavailableError(f"nothing arrived for {_ARRIVAL_SECONDS:.0f} s: the machine is too busy.")
+        feed.pause()
+
+
+class _Process:
+    """A command of ours in a process of its own. What it says is kept, and shown if it fails."""
+
+    def __init__(self, name: str, scratch: Path, flags: dict[str, object], said: IO[bytes]) -> None:
+        self._name = name
+        self._said = said
+        self._ready_file = scratch / f"{name}.json"
+        words = [w for flag, value in flags.items() for w in ("--" + flag.replace("_", "-"), str(value))]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tidemill", name, "--ready-file", str(self._ready_file), *words],
+            stdout=subprocess.PIPE,
+            stderr=said,
         )
-        run = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-        if run.returncode:
-            raise typer.Exit(run.returncode)
-        document: dict[str, int] = json.loads(run.stdout)
+
+    def ready(self) -> dict[str, Any]:
+        deadline = SYSTEM_CLOCK.monotonic() + _READY_SECONDS
+        while not self._ready_file.exists():
+            self.check("did not start")
+            if SYSTEM_CLOCK.monotonic() > deadline:
+                raise UpstreamUnavailableError(f"tidemill {self._name} did not start in {_READY_SECONDS:.0f} s.")
+            self.pause()
+        document: dict[str, Any] = json.loads(self._ready_file.read_bytes())
         return document
-    finally:
-        upstream.terminate()
-        upstream.wait()
 
-
-def _command(name: str, **options: object) -> list[str]:
-    flags = [word for flag, value in options.items() for word in ("--" + flag.replace("_", "-"), str(value))]
-    return [sys.executable, "-m", "tidemill", name, *flags]
-
-
-def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> dict[str, str]:
-    deadline = SYSTEM_CLOCK.monotonic() + _READY_SECONDS
-    while not path.exists():
+    def pause(self) -> None:
         try:
-            process.wait(0.05)
+            self._process.wait(0.05)
         except subprocess.TimeoutExpired:
-            if SYSTEM_CLOCK.monotonic() < deadline:
-                continue
-        raise UpstreamUnavailableError("the embedded upstream did not start; its own message is above.")
-    document: dict[str, str] = json.loads(path.read_bytes())
-    return document
+            return
+
+    def check(self, what: str) -> None:
+        if self._process.poll() is not None:
+            self._said.seek(0)
+            said = self._said.read().decode(errors="replace").strip()
+            raise UpstreamUnavailableError(f"tidemill {self._name} {what}. It said:\n{said}")
+
+    def stop(self) -> dict[str, Any]:
+        """End it in good order; what it printed."""
+        self.check("ended before it was told to")
+        self._process.terminate()
+        printed, _ = self._process.communicate(timeout=_STOP_SECONDS)
+        document: dict[str, Any] = json.loads(printed)
+        return document
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.communicate()
+
+
+@contextmanager
+def _running(name: str, scratch: Path, **flags: object) -> Iterator[_Process]:
+    with (scratch / f"{name}.err").open("w+b") as said:
+        process = _Process(name, scratch, flags, said)
+        try:
+            yield process
+        finally:
+            process.end()
 
 
 def _report(
     comparisons: list[demonstration.Comparison],
-    summary: dict[str, int],
+    summary: dict[str, Any],
     seconds: float,
     keep: Path | None,
     output: Output,
@@ -113,13 +200,9 @@ def _report(
         return
     rows, ddls, batches = summary["rows"], summary["ddls"], summary["batches"]
     typer.echo(f"\nCaptured {rows:,} row changes and {ddls} DDLs in {batches} batches.")
-    typer.echo("Our files, applied up to each moment, against what TiDB answered to SELECT * there:")
+    typer.echo("Our files, applied up to each moment, against what SELECT * answered there:")
     for c in comparisons:
         verdict = "equal" if c.is_equal else f"DIFFERENT: {c.missing} missing, {c.extra} extra, {c.different} changed"
-        typer.echo(f"  {c.mark.name:18} {c.mark.table:10} {len(c.mark.rows):5} rows  {verdict}")
+        typer.echo(f"  {c.mark.name:18} {c.mark.table:12} {len(c.mark.rows):5} rows  {verdict}")
     verdict = "All equal" if all(c.is_equal for c in comparisons) else "NOT equal"
     typer.echo(f"{verdict}; {seconds:.0f} s." + (f" The files are in {keep}." if keep else ""))
-
-
-def _say(output: Output, text: str) -> None:
-    typer.echo(text, err=output is Output.json)

@@ -36,6 +36,7 @@ Pd = Annotated[str, typer.Option("--pd", help="PD's address, as tidemill upstrea
 OutputFlag = Annotated[Output, typer.Option("--output", help="How to print what came of it.")]
 Region = Annotated[int, typer.Option("--region", help="The region's id; tidemill fault regions lists them.")]
 Store = Annotated[int, typer.Option("--store", help="The store's id; tidemill fault stores lists them.")]
+Node = Annotated[int, typer.Option("--node", help="The SQL node's number; tidemill fault sql-nodes lists them.")]
 Key = Annotated[str | None, typer.Option("--key", help="A key as text.")]
 HexKey = Annotated[str | None, typer.Option("--hex-key", help="A key in hex, two digits a byte.")]
 For = Annotated[str | None, typer.Option("--for", help="How long, such as 5s; without it until it is undone.")]
@@ -210,6 +211,33 @@ def release_resolved(pd: Pd, region: Region, output: OutputFlag = Output.text) -
     _show(_ask(pd, "release-resolved", region=region), output)
 
 
+@fault.command("sql-nodes")
+def sql_nodes(pd: Pd, output: OutputFlag = Output.text) -> None:
+    """List the SQL nodes: their addresses, the version of the schema that each has, whether they serve.
+
+    Example: tidemill fault sql-nodes --pd 127.0.0.1:2379
+    """
+    _show(_ask(pd, "sql-nodes"), output)
+
+
+@fault.command("hold-schema")
+def hold_schema(pd: Pd, node: Node, output: OutputFlag = Output.text) -> None:
+    """Keep a SQL node from renewing its schema: DDL waits for it, and when its lease is over it serves no more.
+
+    Example: tidemill fault hold-schema --pd 127.0.0.1:2379 --node 2
+    """
+    _show(_ask(pd, "hold-schema", node=node), output)
+
+
+@fault.command("release-schema")
+def release_schema(pd: Pd, node: Node, output: OutputFlag = Output.text) -> None:
+    """Let a held SQL node have the newest schema again, and serve with it.
+
+    Example: tidemill fault release-schema --pd 127.0.0.1:2379 --node 2
+    """
+    _show(_ask(pd, "release-schema", node=node), output)
+
+
 # Asking
 
 
@@ -270,6 +298,8 @@ def _show(document: dict[str, Any], output: Output) -> None:
     elif "stores" in document:
         rows = ([s["id"], s["address"], "up" if s["is_up"] else "down", s["leaders"]] for s in document["stores"])
         _table(["STORE", "ADDRESS", "STATE", "LEADERS"], rows)
+    elif "sql_nodes" in document:
+        _table(["NODE", "ADDRESS", "SCHEMA", "STATE", ""], map(_node_row, document["sql_nodes"]))
     elif "pd" in document:
         typer.echo(f"PD at {document['pd']['address']} {'is away' if document['pd']['is_away'] else 'answers'}.")
     elif "streams" in document:
@@ -287,6 +317,11 @@ def _region_row(region: dict[str, Any]) -> list[Any]:
     stores = ",".join(map(str, region["stores"]))
     held = "held" if region["is_held"] else ""
     return [region["id"], _key(region["start"]), _key(region["end"]), epoch, leader, stores, held]
+
+
+def _node_row(node: dict[str, Any]) -> list[Any]:
+    state = "serves" if node["is_serving"] else "out of its lease"
+    return [node["id"], node["address"], node["schema_version"], state, "held" if node["is_held"] else ""]
 
 
 def _key(hexadecimal: str) -> str:

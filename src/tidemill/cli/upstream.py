@@ -1,4 +1,4 @@
-"""``tidemill upstream``: the embedded PD and TiKV stores as a process of their own."""
+"""``tidemill upstream``: the embedded PD, TiKV stores and SQL nodes as a process of their own."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,8 @@ def upstream(
         typer.Option(help="Apply the history live, at so many times its own pace; 0 is as fast as it goes."),
     ] = None,
     ready_file: Annotated[
-        Path | None, typer.Option(help="Written once it serves: the addresses of PD and of the stores, as JSON.")
+        Path | None,
+        typer.Option(help="Written once it serves: the addresses of PD, of the stores and of SQL, as JSON."),
     ] = None,
     resolved_interval: Annotated[
         str, typer.Option(help="How often change streams get a resolved-ts: 1s, 200ms.")
@@ -34,9 +35,19 @@ def upstream(
         int | None,
         typer.Option(help="A seed: regions split, merge and move, stores go and come back, by themselves."),
     ] = None,
+    sql_port: Annotated[
+        int | None,
+        typer.Option(help="Serve SQL to MySQL clients, user root without a password; 0 takes a free port."),
+    ] = None,
+    sql_nodes: Annotated[
+        int, typer.Option(help="How many SQL nodes; each has a port of its own, from --sql-port upwards.")
+    ] = 1,
+    sql_lease: Annotated[
+        str, typer.Option(help="How long a SQL node serves with a schema that it cannot renew.")
+    ] = "45s",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
-    """Run a PD and TiKV stores in this process, for clients that speak their protocol.
+    """Run a PD, TiKV stores and, if asked, SQL nodes in this process, for clients that speak their protocols.
 
     Example: tidemill upstream --stores 3 --pd-port 0 --load history.parquet --replay 1 --ready-file ready.json
     """
@@ -56,11 +67,21 @@ def upstream(
             resolved_interval_seconds=parse_seconds(resolved_interval),
             api_version=api_version,
             chaos=chaos,
+            sql_port=sql_port,
+            sql_nodes=sql_nodes,
+            sql_lease_seconds=parse_seconds(sql_lease),
         ) as cluster,
     ):
         warm_up()
-        waiting.write({"pd": cluster.pd_address, "stores": cluster.store_addresses})
-        typer.echo(f"PD serves at {cluster.pd_address}. Stop with Ctrl-C.", err=True)
+        ready = {"pd": cluster.pd_address, "stores": cluster.store_addresses}
+        sql = {"sql": cluster.sql_addresses} if cluster.sql_addresses else {}
+        waiting.write(ready | sql)
+        typer.echo(_greeting(cluster.pd_address, cluster.sql_addresses), err=True)
         # The replay's failure must end the process: a history that stops halfway looks like a quiet cluster.
         while not stop.wait(_POLL_SECONDS):
             cluster.wait_replayed(0)
+
+
+def _greeting(pd: str, sql: list[str]) -> str:
+    nodes = f", SQL at {' and '.join(sql)} (user root, no password)" if sql else ""
+    return f"PD serves at {pd}{nodes}. Stop with Ctrl-C."

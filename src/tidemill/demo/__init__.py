@@ -1,8 +1,9 @@
-"""The demonstration: a real TiDB's history, replayed live, captured through Spark into files, and checked.
+"""The demonstration: SQL runs live on the embedded TiDB, Spark captures it into files, and the result is checked.
 
-``history.parquet`` is what a real TiDB committed while six sessions wrote to one table and its columns,
-indexes and partitioning changed under them; ``marks.jsonl`` is what that TiDB answered to ``SELECT *`` at
-three moments. The check reads our files back, applies them up to each moment, and compares.
+The cluster begins with a history: ``history.parquet`` is what a real TiDB committed while six sessions wrote
+to one table and its columns, indexes and partitioning changed under them; ``marks.jsonl`` is what that TiDB
+answered to ``SELECT *`` at three moments. Then come the statements of ``live``. The check reads our files
+back, applies them up to a moment, and compares with what was selected there.
 """
 
 import json

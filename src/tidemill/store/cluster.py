@@ -10,7 +10,7 @@ the order in which they happened. Reads take a snapshot under it and go on witho
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill._pb import cdcpb_pb2, errorpb_pb2
@@ -83,6 +83,7 @@ class Cluster:
         self.streams: set[FeedStream] = set()
         self.scan_throttle = Throttle(clock)
         self.is_pd_away = False  # then stores get no timestamps
+        self.at_stop: list[Callable[[], None]] = []  # called before the data is closed: ends threads that work on it
         self.raw = RawStore(
             engine, clock, self._ask_tso, self.regions, self.capture, self.stores, self.in_flight, api_version
         )

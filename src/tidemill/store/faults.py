@@ -3,7 +3,7 @@
     command line ──► HTTP, PD's port ──► Faults.run(name, arguments) ──► EmbeddedUpstream
 
 Every fault takes named arguments as JSON has them and returns a document. What does not fit is a
-``UsageError`` that says what would. ``regions`` and ``stores`` only look.
+``UsageError`` that says what would. ``regions``, ``stores`` and ``sql-nodes`` only look.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +19,7 @@ from tidemill.model.ts import to_datetime
 from tidemill.store.boundaries import boundary_within
 from tidemill.store.http1 import HttpRequest, HttpResponse
 from tidemill.store.regions import Region, raw_bound
+from tidemill.store.sql.node import Node
 
 if TYPE_CHECKING:  # which serves these faults itself
     from tidemill.store.upstream import EmbeddedUpstream
@@ -29,7 +30,7 @@ Parse = Callable[[object], Any]
 PREFIX = "/tidemill/v1/faults"
 
 _MAX_SECONDS = 86_400.0
-_ONLY_LOOKS = ("regions", "stores")
+_ONLY_LOOKS = ("regions", "stores", "sql-nodes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +263,44 @@ def _orphan_lock(
     return {"key": locked.hex(), "start_ts": start_ts, "started": to_datetime(start_ts).isoformat()}
 
 
+# SQL nodes
+
+
+def _sql_nodes(upstream: "EmbeddedUpstream") -> Document:
+    nodes = zip(upstream.sql.nodes, upstream.sql.addresses, strict=True)
+    return {
+        "sql_nodes": [
+            {
+                "id": number,
+                "address": address,
+                "schema_version": node.cache.version,
+                "is_serving": node.cache.is_serving,
+                "is_held": node.cache.is_held,
+            }
+            for number, (node, address) in enumerate(nodes, 1)
+        ]
+    }
+
+
+def _hold_schema(upstream: "EmbeddedUpstream", node: int) -> Document:
+    _node(upstream, node).cache.hold()
+    return _sql_nodes(upstream)
+
+
+def _release_schema(upstream: "EmbeddedUpstream", node: int) -> Document:
+    cache = _node(upstream, node).cache
+    cache.release()
+    cache.reload()
+    return _sql_nodes(upstream)
+
+
+def _node(upstream: "EmbeddedUpstream", number: int) -> Node:
+    nodes = upstream.sql.nodes
+    if not 1 <= number <= len(nodes):
+        raise UsageError(f"there is no SQL node {number}: this upstream has {len(nodes)}, counted from 1")
+    return nodes[number - 1]
+
+
 def _region(upstream: "EmbeddedUpstream", region_id: int) -> Region:
     return upstream.cluster.region(region_id)
 
@@ -302,4 +341,7 @@ FAULTS: Mapping[str, Fault] = {
     "orphan-lock": Fault(_orphan_lock, _KEY | {"ttl_seconds": _seconds}),
     "hold-resolved": Fault(_hold_resolved, _REGION, ("region",)),
     "release-resolved": Fault(_release_resolved, _REGION, ("region",)),
+    "sql-nodes": Fault(_sql_nodes, {}),
+    "hold-schema": Fault(_hold_schema, {"node": _number}, ("node",)),
+    "release-schema": Fault(_release_schema, {"node": _number}, ("node",)),
 }

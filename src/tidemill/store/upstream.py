@@ -4,7 +4,8 @@
         connect(upstream.pd_address)
 
 Besides what clients can ask over the wire it offers what tests need: transactions without a
-client, splits, leader changes, stores that go away, a region whose resolved-ts stands still.
+client, splits, leader changes, stores that go away, a region whose resolved-ts stands still. With
+``sql_port`` it is a TiDB as well: SQL nodes that MySQL clients connect to (``store.sql``).
 All methods may be called from any thread.
 """
 
@@ -41,6 +42,8 @@ from tidemill.store.pd import Pd
 from tidemill.store.raw_service import RawService
 from tidemill.store.regions import Region
 from tidemill.store.rpc import Server
+from tidemill.store.sql.catalog import LEASE_SECONDS
+from tidemill.store.sql.nodes import SqlNodes, check_options
 from tidemill.store.stores import ELECTION_SECONDS, Stores
 from tidemill.store.transactions import Mutation
 from tidemill.store.txn_service import TxnService
@@ -79,6 +82,7 @@ class EmbeddedUpstream:
         self._is_stopped = False
         self.pd_address = ""
         self._chaos: Chaos | None = None
+        self._sql: SqlNodes | None = None
         try:
             self.cluster = Cluster(self._engine, clock, stores, api_version)
             self._stores = Stores(self.cluster, self._later, self._make_store)
@@ -109,6 +113,9 @@ class EmbeddedUpstream:
         clock_refresh_seconds: float = 0.5,
         scan_bytes_per_second: float = SCAN_BYTES_PER_SECOND,
         chaos: int | None = None,
+        sql_port: int | None = None,
+        sql_nodes: int = 1,
+        sql_lease_seconds: float = LEASE_SECONDS,
     ) -> "EmbeddedUpstream":
         """Start a cluster in ``data_dir``, or in a temporary folder that goes when it stops.
 
@@ -116,7 +123,9 @@ class EmbeddedUpstream:
         pace (0: as fast as it goes), except for what its ``bootstrap_ts`` covers. The stores' own
         clocks, which stamp raw writes of API V2, hear from the TSO every ``clock_refresh_seconds``.
         Incremental scans together read no more than ``scan_bytes_per_second``. ``chaos`` is a seed: the
-        cluster then changes by itself all the time.
+        cluster then changes by itself all the time. With ``sql_port`` there are ``sql_nodes`` for MySQL clients, at
+        that port and those above it, or with 0 at free ones; a node that cannot renew its schema serves on for no
+        more than ``sql_lease_seconds``.
         """
         if not 1 <= stores <= 64:
             raise UsageError(f"cannot start {stores} stores: choose 1 to 64")
@@ -124,6 +133,15 @@ class EmbeddedUpstream:
             raise UsageError(f"there is no API version {api_version}: choose 1 or 2")
         if replay is not None and load is None:
             raise UsageError("--replay needs a history: give one with --load")
+        if sql_port is not None and replay is not None:
+            raise UsageError(
+                "--sql-port does not go with --replay: what SQL writes and what the history wrote would take the same "
+                "ids. Load the history at once, without --replay."
+            )
+        if sql_port is not None:
+            check_options(sql_port, sql_nodes, sql_lease_seconds, api_version)
+        elif sql_nodes != 1:
+            raise UsageError("--sql-nodes needs --sql-port: give a port, or 0 for free ones")
         if resolved_interval_seconds <= 0:
             raise UsageError(f"the resolved-ts interval must be positive, not {resolved_interval_seconds} seconds")
         if clock_refresh_seconds <= 0 or scan_bytes_per_second <= 0:
@@ -157,6 +175,8 @@ class EmbeddedUpstream:
                     upstream.cluster.tso.pass_by(history.bootstrap_ts)
                     upstream._replay = Replay(upstream.cluster, history, replay, clock)
             upstream._serve()
+            if sql_port is not None:
+                upstream._serve_sql(sql_port, sql_nodes, sql_lease_seconds)
             if chaos is not None:
                 upstream._chaos = Chaos(upstream, chaos)
                 upstream._chaos.start()
@@ -171,6 +191,18 @@ class EmbeddedUpstream:
     @property
     def store_addresses(self) -> list[str]:
         return [store.address for store in self.cluster.stores.values()]
+
+    @property
+    def sql_addresses(self) -> list[str]:
+        """Where MySQL clients connect, one a node; empty without SQL."""
+        return self._sql.addresses if self._sql is not None else []
+
+    @property
+    def sql(self) -> SqlNodes:
+        """The SQL nodes; an error if it was started without."""
+        if self._sql is None:
+            raise UsageError("this upstream has no SQL nodes: start it with --sql-port")
+        return self._sql
 
     @property
     def cluster_id(self) -> int:
@@ -188,6 +220,10 @@ class EmbeddedUpstream:
         self._later.close()
         if self._replay is not None:
             self._replay.stop()
+        if self._sql is not None:
+            self._sql.stop()
+        for stop in self.cluster.at_stop:
+            stop()
         for thread in (self._ticker, self._refresher):
             if thread.is_alive():
                 thread.join()
@@ -197,7 +233,8 @@ class EmbeddedUpstream:
         self._stores.close()
         self._pd.stop()
         self.cluster.raw.close()
-        self._engine.close()
+        with self.cluster.mutex:  # whoever is inside comes out first
+            self._engine.close()
         if self._is_temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -352,6 +389,11 @@ class EmbeddedUpstream:
         if self._replay is not None:
             self._replay.start()
         log.info("upstream serving", pd=self.pd_address, stores=len(self.cluster.stores))
+
+    def _serve_sql(self, port: int, count: int, lease_seconds: float) -> None:
+        self._sql = SqlNodes(self.cluster, count, lease_seconds=lease_seconds)
+        self._sql.serve(port)
+        self._sql.start()
 
     def _make_store(self, store_id: int) -> Server:
         server = Server(f"store-{store_id}")

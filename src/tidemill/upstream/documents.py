@@ -12,6 +12,7 @@ import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import orjson
@@ -24,6 +25,7 @@ from tidemill.model.ts import Ts
 Document = Mapping[str, Any]  # parsed JSON: its shape is TiDB's, and is checked key by key as it is read
 T = TypeVar("T")
 
+_MOST_SHARED = 1 << 14  # columns and indexes remembered to be shared among tables
 _KINDS = {int(kind): kind.name.lower().replace("_", " ") for kind in ActionType}
 
 
@@ -325,7 +327,7 @@ def _table(
     places: dict[int, int] = {}  # offset in the document → offset among the columns that are taken
     # The columns of a view carry no types, and no rows: they are left out.
     for at, column in enumerate(() if is_view else document.get("cols") or ()):
-        if int(column["state"]) in states:
+        if column["state"] in states:
             places[at] = len(columns)
             columns.append(_column(column, len(columns)))
     return TableInfo(
@@ -338,7 +340,7 @@ def _table(
         indexes=tuple(
             _index(index, places)
             for index in document.get("index_info") or ()
-            if int(index["state"]) in states and all(int(c["offset"]) in places for c in index["idx_cols"])
+            if index["state"] in states and all(c["offset"] in places for c in index["idx_cols"])
         ),
         pk_is_handle=bool(document.get("pk_is_handle")),
         is_common_handle=bool(document.get("is_common_handle")),
@@ -352,35 +354,49 @@ def _table(
 
 def _column(document: Document, offset: int) -> ColumnInfo:
     kind = document["type"]
-    return ColumnInfo(
-        id=int(document["id"]),
-        name=_name(document["name"]),
-        offset=offset,
-        type=ColumnType(int(kind["Tp"])),
-        flag=int(kind["Flag"]),
-        flen=int(kind["Flen"]),
-        decimal=int(kind["Decimal"]),
-        charset=str(kind.get("Charset") or ""),
-        collate=str(kind.get("Collate") or ""),
-        elems=tuple(str(e) for e in kind.get("Elems") or ()),
-        default=_text(document.get("default")),
-        default_bit=_bits(document.get("default_bit")),
-        origin_default=_text(document.get("origin_default")),
-        origin_default_bit=_bits(document.get("origin_default_bit")),
-        generated_expr=str(document.get("generated_expr_string") or ""),
-        is_stored=bool(document.get("generated_stored")),
-        is_hidden=bool(document.get("hidden")),
+    elems = kind.get("Elems")
+    return _shared_column(
+        int(document["id"]),
+        _name(document["name"]),
+        offset,
+        int(kind["Tp"]),
+        int(kind["Flag"]),
+        int(kind["Flen"]),
+        int(kind["Decimal"]),
+        str(kind.get("Charset") or ""),
+        str(kind.get("Collate") or ""),
+        tuple(map(str, elems)) if elems else (),
+        _text(document.get("default")),
+        _bits(document.get("default_bit")),
+        _text(document.get("origin_default")),
+        _bits(document.get("origin_default_bit")),
+        str(document.get("generated_expr_string") or ""),
+        bool(document.get("generated_stored")),
+        bool(document.get("hidden")),
     )
+
+
+@lru_cache(_MOST_SHARED)
+def _shared_column(column_id: int, name: str, offset: int, kind: int, *rest: Any) -> ColumnInfo:
+    """The same object for the same column: of a hundred thousand tables most look like another."""
+    return ColumnInfo(column_id, name, offset, ColumnType(kind), *rest)
 
 
 def _index(document: Document, places: Mapping[int, int]) -> IndexInfo:
-    return IndexInfo(
-        id=int(document["id"]),
-        name=_name(document["idx_name"]),
-        columns=tuple(IndexColumn(places[int(c["offset"])], int(c["length"])) for c in document["idx_cols"]),
-        is_unique=bool(document.get("is_unique")),
-        is_primary=bool(document.get("is_primary")),
+    return _shared_index(
+        int(document["id"]),
+        _name(document["idx_name"]),
+        tuple([(places[int(c["offset"])], int(c["length"])) for c in document["idx_cols"]]),
+        bool(document.get("is_unique")),
+        bool(document.get("is_primary")),
     )
+
+
+@lru_cache(_MOST_SHARED)
+def _shared_index(
+    index_id: int, name: str, columns: tuple[tuple[int, int], ...], is_unique: bool, is_primary: bool
+) -> IndexInfo:
+    return IndexInfo(index_id, name, tuple(IndexColumn(*column) for column in columns), is_unique, is_primary)
 
 
 def _partitions(document: Document | None, table_id: int) -> tuple[PartitionInfo, ...]:

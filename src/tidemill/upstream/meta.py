@@ -70,10 +70,11 @@ def split_hash_key(key: bytes) -> tuple[bytes, bytes] | None:
     return name, field_name
 
 
-def read_snapshot(pairs: Iterable[tuple[bytes, bytes]]) -> MetaSnapshot:
-    """Sort the pairs of ``scan_ranges`` (or of all of ``m``) into documents; what is not needed is passed over."""
+def read_snapshot(pairs: Iterable[tuple[bytes, bytes]], into: MetaSnapshot | None = None) -> MetaSnapshot:
+    """Sort the pairs of ``scan_ranges`` (or of all of ``m``) into documents; what is not needed is passed over.
+    ``into``: a snapshot that has some already."""
     start, end = record_range(JOB_TABLE_ID)
-    snapshot = MetaSnapshot()
+    snapshot = MetaSnapshot() if into is None else into
     for key, value in pairs:
         if start <= key < end:
             snapshot.job_rows.append((key, value))

@@ -28,7 +28,15 @@ _INTEGER_NAMES: Final = {
     ColumnType.LONG: "int",
     ColumnType.LONGLONG: "bigint",
 }
-_NO_DEFAULT: Final = frozenset({*_TEXT_NAMES, ColumnType.JSON, ColumnType.VECTOR})
+_NO_DEFAULT_FLAG: Final = 1 << 12
+_USUAL_COLLATIONS: Final = {
+    "utf8mb4": "utf8mb4_bin",
+    "utf8": "utf8_bin",
+    "latin1": "latin1_bin",
+    "ascii": "ascii_bin",
+    "binary": "binary",
+    "gbk": "gbk_chinese_ci",
+}
 _PARTITIONED_BY: Final = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
 
 
@@ -41,8 +49,9 @@ def literal(text: str) -> str:
     return "'" + escaped.replace("\0", "\\0") + "'"
 
 
-def create_table_sql(document: Document, schema: str | None = None) -> str:
-    """The statement that makes the table; with ``schema`` in front of its name."""
+def create_table_sql(document: Document, schema: str | None = None, *, next_id: int | None = None) -> str:
+    """The statement that makes the table; with ``schema`` in front of its name. ``next_id``: what AUTO_INCREMENT
+    gives next, where the caller knows better than the document."""
     lines = [_column_line(document, column) for column in public_columns(document)]
     lines += [_index_line(document, index) for index in public_indexes(document)]
     lines += list(_check_lines(document))
@@ -50,7 +59,7 @@ def create_table_sql(document: Document, schema: str | None = None) -> str:
     name = quoted(document["name"]["O"])
     if schema is not None:
         name = f"{quoted(schema)}.{name}"
-    return f"CREATE TABLE {name} (\n{body}\n){_table_options(document)}{_partitioning(document)}"
+    return f"CREATE TABLE {name} (\n{body}\n){_table_options(document, next_id)}{_partitioning(document)}"
 
 
 def type_text(kind: Document) -> str:
@@ -60,7 +69,9 @@ def type_text(kind: Document) -> str:
     is_binary = kind["Charset"] == "binary"
     signs = (" unsigned" if flag & ColumnFlag.UNSIGNED else "") + (" zerofill" if flag & ColumnFlag.ZEROFILL else "")
     if tp in INTEGER_TYPES:
-        return f"{_INTEGER_NAMES[tp]}({length}){signs}"
+        # Widths are deprecated and not shown, but for what was BOOL and what is padded with zeros.
+        is_wide = flag & ColumnFlag.ZEROFILL or (tp is ColumnType.TINY and length == 1)
+        return f"{_INTEGER_NAMES[tp]}{f'({length})' if is_wide else ''}{signs}"
     if tp in _TEXT_NAMES:
         return tp.name.lower() if is_binary else _TEXT_NAMES[tp]
     match tp:
@@ -135,10 +146,12 @@ def shown_default(column: Document) -> str | None:
     return str(default)
 
 
-def _table_options(document: Document) -> str:
+def _table_options(document: Document, next_id: int | None) -> str:
     text = f" ENGINE=InnoDB DEFAULT CHARSET={document['charset']} COLLATE={document['collate']}"
-    if (document.get("auto_inc_id") or 0) > 1:
-        text += f" AUTO_INCREMENT={document['auto_inc_id']}"
+    has_counter = any(column["type"]["Flag"] & ColumnFlag.AUTO_INCREMENT for column in public_columns(document))
+    next_id = (document.get("auto_inc_id") or 0) if next_id is None else next_id
+    if next_id > 1 and has_counter:
+        text += f" AUTO_INCREMENT={next_id}"
     if document.get("auto_id_cache"):
         text += f" /*T![auto_id_cache] AUTO_ID_CACHE={document['auto_id_cache']} */"
     if document.get("max_shard_row_id_bits"):
@@ -157,7 +170,7 @@ def _column_line(table: Document, column: Document) -> str:
     if has_charset(kind):
         if kind["Charset"] != table["charset"]:
             parts.append(f"CHARACTER SET {kind['Charset']} COLLATE {kind['Collate']}")
-        elif kind["Collate"] != table["collate"]:
+        elif kind["Collate"] != table["collate"] or kind["Collate"] != _USUAL_COLLATIONS.get(kind["Charset"]):
             parts.append(f"COLLATE {kind['Collate']}")
     if column.get("generated_expr_string"):
         how = "STORED" if column.get("generated_stored") else "VIRTUAL"
@@ -188,7 +201,7 @@ def _default_part(column: Document) -> list[str]:
         return []
     shown = shown_default(column)
     if shown is None:
-        return [] if flag & ColumnFlag.NOT_NULL or kind["Tp"] in _NO_DEFAULT else ["DEFAULT NULL"]
+        return [] if flag & (ColumnFlag.NOT_NULL | _NO_DEFAULT_FLAG) else ["DEFAULT NULL"]
     if column.get("default_is_expr"):
         return [f"DEFAULT {shown}" if shown.upper().startswith("CURRENT") else f"DEFAULT ({shown})"]
     dates = (ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.DATE)

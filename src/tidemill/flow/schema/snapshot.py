@@ -38,9 +38,9 @@ class Start:
     base_ts: Ts
 
 
-def past_reads(pairs: Iterable[tuple[bytes, bytes]]) -> tuple[PastRead, ...]:
+def past_reads(pairs: Iterable[tuple[bytes, bytes]] | MetaSnapshot) -> tuple[PastRead, ...]:
     """What to read besides a snapshot because jobs are running in it; mostly nothing."""
-    snapshot = read_snapshot(pairs)
+    snapshot = pairs if isinstance(pairs, MetaSnapshot) else read_snapshot(pairs)
     jobs = _running_jobs(snapshot, _job_meta_column_id(snapshot))
     reads = (PastRead(job.real_start_ts, table_key(*ids)) for job in jobs for ids in _tables_of(job))
     return tuple(dict.fromkeys(reads))
@@ -52,12 +52,14 @@ def load_start(
     base_ts: Ts,
     versions: Mapping[int, Ts],
 ) -> Start:
+    """``snapshot`` is used up."""
     column_id = _job_meta_column_id(snapshot)
     databases = {i: parse_database(raw, i) for i, raw in snapshot.databases.items()}
     system_ids = {i for i, d in databases.items() if d.name.lower() in SYSTEM_SCHEMAS}
     jobs = tuple(j for j in _running_jobs(snapshot, column_id) if j.schema_id not in system_ids)
 
     documents = {table_id: (schema_id, raw) for (schema_id, table_id), raw in snapshot.tables.items()}
+    snapshot.tables.clear()  # each document goes when it is read: of many tables they are most of the memory
     for job in jobs:
         for schema_id, table_id in _tables_of(job):
             read = PastRead(job.real_start_ts, table_key(schema_id, table_id))
@@ -69,7 +71,8 @@ def load_start(
 
     catalogue = Catalogue(system_ids=system_ids)
     catalogue.databases = {i: d for i, d in databases.items() if i not in system_ids}
-    for table_id, (schema_id, raw) in documents.items():
+    for table_id in list(documents):
+        schema_id, raw = documents.pop(table_id)
         database = catalogue.databases.get(schema_id)
         if database is not None:
             version_ts = versions.get(table_id, base_ts)

@@ -41,7 +41,7 @@ from tidemill.upstream.documents import (
     swapped_columns,
     truncate_partition_args,
 )
-from tidemill.upstream.meta import read_snapshot
+from tidemill.upstream.meta import MetaSnapshot, read_snapshot
 
 # Jobs that copy rows to new physical ids and switch over to them while they run.
 COPYING = frozenset(
@@ -91,6 +91,7 @@ class SchemaStore:
         self._base_ts = ts
         self._catalogue = Catalogue()
         self._versions: dict[int, list[tuple[Ts, TableInfo | None]]] = {}  # by physical id; None: gone from there on
+        self._changed: set[int] = set()  # physical ids with any version but the first snapshot's; the others are many
         self._follower = Follower()
         self._running: dict[int, _Running] = {}
         self._seen: dict[int, Ts] = {}  # newest transition per job id, so that a second delivery is dropped
@@ -100,7 +101,7 @@ class SchemaStore:
     @classmethod
     def from_snapshot(
         cls,
-        pairs: Iterable[tuple[bytes, bytes]],
+        pairs: Iterable[tuple[bytes, bytes]] | MetaSnapshot,
         ts: Ts,
         *,
         past: Mapping[PastRead, bytes | None] | None = None,
@@ -110,7 +111,8 @@ class SchemaStore:
     ) -> "SchemaStore":
         """A store for rows with commit-ts above ``ts``.
 
-        ``pairs`` are those of ``meta.scan_ranges()`` visible at ``ts``. ``past`` answers
+        ``pairs`` are those of ``meta.scan_ranges()`` visible at ``ts``, or the documents in them, which are
+        used up. ``past`` answers
         ``past_reads(pairs)``: tables in the middle of an online DDL are read as they were before it, since
         that is the version in force until it is done. Where an answer is missing (the past may be
         garbage-collected) the public part of the present document is taken, which is the same but for
@@ -124,7 +126,8 @@ class SchemaStore:
         The caller then subscribes the job table for changes above ``ts - 1``: the one at ``ts``
         itself is needed where a TRUNCATE PARTITION was done exactly there.
         """
-        start = load_start(read_snapshot(pairs), past or {}, ts if base_ts is None else base_ts, versions or {})
+        snapshot = pairs if isinstance(pairs, MetaSnapshot) else read_snapshot(pairs)
+        start = load_start(snapshot, past or {}, ts if base_ts is None else base_ts, versions or {})
         store = cls(ts, is_for_every_table=is_for_every_table)
         store._load(start)
         return store
@@ -162,6 +165,15 @@ class SchemaStore:
         """All tables as they are in the newest version that is known, views and sequences included."""
         return list(self._catalogue.tables.values())
 
+    def next_swap_ts(self, ts: Ts) -> Ts | None:
+        """The first ts above ``ts`` at which a column is swapped before its DDL is done. A batch must not go beyond
+        it: rows up to there are read by the old column, later ones by the new."""
+        if not self._before_swap:
+            return None
+        versions = (version for physical_id in self._changed for version in self._versions[physical_id])
+        swaps = (at for at, t in versions if at > ts and t is not None and (t.id, t.version_ts) in self._before_swap)
+        return min(swaps, default=None)
+
     def followed(self) -> list[Followed]:
         """All intervals that are not below the last ``gc``, by physical id and ts."""
         return self._follower.intervals()
@@ -170,7 +182,8 @@ class SchemaStore:
         """The version in force at ``ts`` of each table changed since the first snapshot, by logical id: to be kept
         with a checkpoint at ``ts`` and given to ``from_snapshot`` after a restart from it."""
         found: dict[int, Ts] = {}
-        for versions in self._versions.values():
+        for physical_id in self._changed:
+            versions = self._versions[physical_id]
             at = bisect_left(versions, ts + 1, key=lambda version: version[0])
             table = versions[at - 1][1] if at else None
             if table is None:
@@ -213,15 +226,17 @@ class SchemaStore:
     def gc(self, ts: Ts) -> None:
         """Forget what only rows with commit-ts ≤ ``ts`` need. ``ts`` is a checkpoint: it never moves back."""
         self._floor_ts = max(self._floor_ts, ts)
-        for physical_id, versions in list(self._versions.items()):
+        for physical_id in list(self._changed):
+            versions = self._versions[physical_id]
             at = bisect_left(versions, ts + 1, key=lambda version: version[0])
             kept = versions[max(at - 1, 0) :]
             if len(kept) == 1 and kept[0][1] is None and kept[0][0] <= ts:
                 del self._versions[physical_id]
+                self._changed.remove(physical_id)
             else:
                 self._versions[physical_id] = kept
         self._follower.gc(ts)
-        kept_versions = {(t.id, t.version_ts) for versions in self._versions.values() for _, t in versions if t}
+        kept_versions = {(t.id, t.version_ts) for i in self._changed for _, t in self._versions[i] if t}
         self._before_swap = {v: before for v, before in self._before_swap.items() if v in kept_versions}
         self._seen = {job_id: seen for job_id, seen in self._seen.items() if seen > ts}
 
@@ -369,6 +384,8 @@ class SchemaStore:
         if versions and versions[-1][0] >= ts:
             versions.pop()  # two at one ts: the later one counts
         versions.append((ts, table))
+        if len(versions) > 1 or table is None or table.version_ts != self._base_ts:
+            self._changed.add(physical_id)
 
     def _has_rows(self, table: TableInfo) -> bool:
         if table.is_view or table.is_sequence:

@@ -52,7 +52,7 @@ def aggregate(tree: Call, arguments: list[Computed], compiler: Compiler, context
 
 def _only(tree: Call, arguments: list[Computed]) -> Computed:
     if len(arguments) != 1:
-        raise sql_error(Errno.WRONG_PARAMCOUNT, tree.name)
+        raise sql_error(Errno.WRONG_PARAMCOUNT, tree.name.lower())
     return arguments[0]
 
 

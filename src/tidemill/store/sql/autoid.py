@@ -64,11 +64,21 @@ class AutoIds:
             found.base = max(before, least)
             found.end = min(found.base, _MOST - step) + step
 
-    def _range(self, table: CatalogTable, is_rowid: bool) -> tuple[Counter, _Range]:
+    def stored(self, table: CatalogTable) -> int:
+        """How far the store's counter is, whatever of that is not given out yet."""
+        counter = self._counter(table, is_rowid=False)
+        schema_id = int(table.document.get("old_schema_id") or 0) or table.info.schema_id
+        return Meta(self._begin()).counter(schema_id, table.info.id, counter)
+
+    @staticmethod
+    def _counter(table: CatalogTable, *, is_rowid: bool) -> Counter:
         document = table.document
         is_separate = document.get("auto_id_cache") == 1 and document.get("version", 0) >= 5
-        counter = Counter.AUTO_INCREMENT if is_separate and not is_rowid else Counter.ROW
-        option = int(document.get("auto_inc_id") or 0)
+        return Counter.AUTO_INCREMENT if is_separate and not is_rowid else Counter.ROW
+
+    def _range(self, table: CatalogTable, is_rowid: bool) -> tuple[Counter, _Range]:
+        counter = self._counter(table, is_rowid=is_rowid)
+        option = int(table.document.get("auto_inc_id") or 0)
         found = self._ranges.get((table.info.id, counter))
         if found is None or found.option != option:  # ALTER TABLE has set the counter: what is kept here is void
             found = self._ranges[table.info.id, counter] = _Range(option=option)

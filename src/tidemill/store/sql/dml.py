@@ -14,7 +14,7 @@ from tidemill.store.sql.autoid import AutoIds
 from tidemill.store.sql.codec import Datum
 from tidemill.store.sql.compute.compare import order_key
 from tidemill.store.sql.compute.compiler import Compiler, literal_type
-from tidemill.store.sql.compute.kinds import Computed, Kind, Type, type_of
+from tidemill.store.sql.compute.kinds import Computed, Kind, Telling, Type, type_of
 from tidemill.store.sql.compute.operators import truth_of
 from tidemill.store.sql.compute.scope import Context, Scope, ScopeColumn
 from tidemill.store.sql.paths import rows_for
@@ -90,9 +90,13 @@ class _Insertion:
         self._compiler = Compiler(self._use.scope, self._context, self._hook)
         self._current: list[Datum] = []
         self._first_id = 0
+        self._has_inserted = False
+        self._is_single_row = False
+        self._updated_id = 0
         self._given_id = 0
         self._update: _Assignments | None = None
         self._new: list[Any] = []
+        self._defaults: dict[int, Datum] = {}  # by place; a column is complained about only once
 
     def _named(self, names: Sequence[str] | None) -> list[ColumnInfo]:
         columns = self._use.info.columns
@@ -110,7 +114,15 @@ class _Insertion:
         return found
 
     def run(self, rows: Iterable[tuple[Sequence[Any], Sequence[Type]]] | None) -> Affected:
+        if rows is not None:
+            self._settings.telling = Telling.CAST
+        self._is_single_row = rows is None and len(self._tree.rows) == 1
         ready = self._given_rows() if rows is None else self._queried_rows(rows)
+        auto = self._access.auto_increment
+        for number, public in enumerate(ready, 1):
+            if auto is not None:
+                self._number(public, auto)
+            self._use.fill_generated(public, number)
         affected = duplicates = count = 0
         for count, public in enumerate(ready, 1):
             if count % _CHECK_EVERY == 0:
@@ -121,7 +133,10 @@ class _Insertion:
         info = ""
         if count > 1 or rows is not None:
             info = f"Records: {count}  Duplicates: {duplicates}  Warnings: {len(self._settings.warnings)}"
-        return Affected(affected, self._first_id or self._given_id, len(self._settings.warnings), info)
+        last_id = self._first_id or self._given_id
+        if self._tree.on_duplicate and not self._has_inserted:
+            last_id = self._updated_id
+        return Affected(affected, last_id, len(self._settings.warnings), info)
 
     # Rows to write
 
@@ -129,6 +144,10 @@ class _Insertion:
         tree = self._tree
         width = len(self._targets)
         found = []
+        for values in tree.rows:
+            for column, value in zip(self._targets, values, strict=False):
+                if isinstance(value, Default) and value.name is None and column.offset != self._access.auto_increment:
+                    self._default(column)  # what DEFAULT cannot give ends the statement before any value does
         for number, values in enumerate(tree.rows, 1):
             if not values and (tree.columns is None or width == 0):
                 found.append(self._row([], [], number))
@@ -148,7 +167,7 @@ class _Insertion:
                 if column.offset == self._access.auto_increment:
                     datums[column.offset] = None
                     continue
-                datums[column.offset] = self._use.default(column)
+                datums[column.offset] = self._default(column)
                 continue
             if column.is_generated:
                 raise sql_error(Errno.BAD_GENERATED_COLUMN, column.name, self._use.info.name)
@@ -160,6 +179,13 @@ class _Insertion:
                 value = computed.compute(() if computed.is_constant else self._row_so_far(datums))
             datums[column.offset] = self._assigned(column, value, kind, number)
         return self._filled(datums, number)
+
+    def _default(self, column: ColumnInfo) -> Datum:
+        if column.is_generated:
+            return None
+        if column.offset not in self._defaults or self._access.documents[column.id].get("default_is_expr"):
+            self._defaults[column.offset] = self._use.default(column)
+        return self._defaults[column.offset]
 
     def _row_so_far(self, datums: dict[int, Datum]) -> list[Any]:
         return self._use.computable([datums.get(at) for at in range(len(self._use.info.columns))])
@@ -179,8 +205,8 @@ class _Insertion:
         return self._filled(datums, number)
 
     def _assigned(self, column: ColumnInfo, value: Any, kind: Type, number: int) -> Datum:
-        if value is None and column.offset == self._access.auto_increment:
-            return None  # a number comes
+        if value is None:
+            return None  # whether it may be is looked at when the row has all its values
         return self._use.assigner(column).assign(value, kind, number)
 
     def _filled(self, datums: dict[int, Datum], number: int) -> list[Datum]:
@@ -193,22 +219,33 @@ class _Insertion:
             elif column.is_generated or column.offset == access.auto_increment:
                 public.append(None)
             else:
-                public.append(self._use.default(column))
-        if access.auto_increment is not None:
-            self._number(public, access.auto_increment)
-        self._use.fill_generated(public, number)
+                public.append(self._default(column))
+        for column, datum in zip(self._use.info.columns, public, strict=True):
+            if datum is None and column.is_not_null and not column.is_generated:
+                public[column.offset] = self._null(column, number)
         return public
+
+    def _null(self, column: ColumnInfo, number: int) -> Datum:
+        """Of a column that may not be NULL. Without strict rules a single row is refused all the same."""
+        if column.offset == self._access.auto_increment:
+            return None  # a number comes
+        if self._is_single_row and not self._settings.is_ignore:
+            raise sql_error(Errno.BAD_NULL_ERROR, column.name)
+        return self._use.assigner(column).assign(None, Type(Kind.NULL), number)
 
     def _number(self, public: list[Datum], at: int) -> None:
         table, value = self._access.table, public[at]
         if value is None or value == 0:
             fresh = self._changer.auto_ids.next(table)
             column = self._use.info.columns[at]
+            telling, self._settings.telling = self._settings.telling, Telling.CAST
             public[at] = self._use.assigner(column).assign(fresh, Type(Kind.INT))
+            self._settings.telling = telling
             self._first_id = self._first_id or fresh
-        elif isinstance(value, int | float) and value > 0:
-            self._changer.auto_ids.rebase(table, int(value))
-            self._given_id = int(value)
+        elif isinstance(value, int | float):
+            if value > 0:
+                self._changer.auto_ids.rebase(table, int(value))
+            self._given_id = _as_unsigned(value)
 
     # Writing
 
@@ -219,8 +256,11 @@ class _Insertion:
         handle = use.handle_of(datums, self._changer.rowid(use))
         if self._tree.is_replace:
             return self._replace(handle, datums)
+        is_plain = not self._tree.on_duplicate and not self._tree.is_ignore
         try:
-            use.add(transaction, handle, datums)
+            use.add(transaction, handle, datums, is_presuming=is_plain)
+            if self._access.auto_increment is not None:
+                self._has_inserted = True
             return 1
         except DuplicateError as duplicate:
             if self._tree.on_duplicate:
@@ -277,6 +317,8 @@ class _Insertion:
             if not self._tree.is_ignore:
                 raise other.error from other
             return 0
+        if self._access.auto_increment is not None:
+            self._updated_id = _as_unsigned(changed[use.access.public_places[self._access.auto_increment]])
         return 2
 
     def _rowid_for(self, before: StoredRow) -> int | None:
@@ -328,6 +370,8 @@ class _Assignments:
                 if is_default:
                     continue
                 raise sql_error(Errno.BAD_GENERATED_COLUMN, column.name, use.info.name)
+            if is_default:
+                use.default(column, is_update=True)  # ends the statement if there is none, rows or no rows
             self._steps.append((column, None if is_default else compiler.compile(assignment.value)))
         set_ids = {column.id for column, _ in self._steps}
         self._stamped = [
@@ -348,7 +392,7 @@ class _Assignments:
         for column, computed in self._steps:
             at = column.offset
             if computed is None:
-                datum = use.default(column)
+                datum = use.default(column, is_update=True)
             else:
                 datum = use.assigner(column).assign(computed.compute(row), computed.type, number)
             public[at] = datum
@@ -367,6 +411,7 @@ class _Assignments:
 def update(changer: Changer, access: TableAccess, tree: Update) -> Affected:
     context = changer.context
     context.settings.is_ignore = tree.is_ignore
+    context.settings.telling = Telling.UPDATE
     use = changer.use(access, tree.source.alias)
     assignments = _Assignments(use, tree.assignments, use.scope, context, lambda t: _default_hook(use, t))
     found = _matching(changer, use, tree.where, tree.order_by, tree.limit)
@@ -449,6 +494,11 @@ def _count(compiler: Compiler, limit: Limit | None) -> int | None:
     if not isinstance(value, int) or value < 0:
         raise sql_error(Errno.WRONG_ARGUMENTS, "LIMIT")
     return value
+
+
+def _as_unsigned(value: Datum) -> int:
+    """As the protocol tells an id."""
+    return int(value) & (1 << 64) - 1 if isinstance(value, int | float) else 0
 
 
 def _refuse_limit() -> NoReturn:

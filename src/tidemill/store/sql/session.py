@@ -202,7 +202,7 @@ class SqlSession:
                 return self._execute_prepared(name, using)
             case Deallocate(name):
                 if self._prepared.pop(name, None) is None:
-                    raise sql_error(Errno.UNKNOWN_STMT_HANDLER, name, "DEALLOCATE PREPARE")
+                    raise sql_error(Errno.PREPARED_NOT_FOUND)
                 return Affected()
             case Kill():
                 return self._kill_other(statement)
@@ -230,6 +230,8 @@ class SqlSession:
             self._interrupted.is_set,
         )
         result = self._node.execute_ddl(request)
+        if isinstance(result, Affected):
+            self._warnings = list(result.notes)
         if self._database and not self._catalog().has_database(self._database):
             self._database = ""
         return result
@@ -525,6 +527,8 @@ class SqlSession:
                 value = ""
             if isinstance(value, float | Decimal):
                 value = str(value)
+            elif isinstance(value, Time):
+                value = convert.as_text(computed)(())
             self._set_system(assignment.scope, assignment.name, value)
         return Affected(warnings=self._keep_warnings(context))
 
@@ -567,7 +571,7 @@ class SqlSession:
     def _execute_prepared(self, name: str, using: Sequence[str]) -> Result:
         statement = self._prepared.get(name)
         if statement is None:
-            raise sql_error(Errno.UNKNOWN_STMT_HANDLER, name, "EXECUTE")
+            raise sql_error(Errno.PREPARED_NOT_FOUND)
         if _first_word(statement) in _DDL_WORDS:
             return self._ddl(statement)
         return self._run(parse(statement), [self._variables.user(variable) for variable in using])
@@ -618,7 +622,9 @@ class SqlSession:
                 return show.show_index(self._shown_table(catalog, statement))
             case "CREATE TABLE":
                 table = self._shown_table(catalog, statement)
-                return show.columns("Table", "Create Table"), [(table.name, show.create_table(table))]
+                return show.columns("Table", "Create Table"), [
+                    (table.name, show.create_table(table, self._node.auto_ids.stored(table) + 1))
+                ]
             case "CREATE DATABASE" | "CREATE SCHEMA":
                 document = catalog.database(statement.schema).document
                 rows = [(document["db_name"]["O"], show.create_database(document))]
@@ -690,7 +696,7 @@ class _Tables:
         if schema.lower() == show.INFORMATION_SCHEMA:
             found = show.listed(_Listing(reading.catalog), source.table.name)
             if found is None:
-                raise sql_error(Errno.UNKNOWN_TABLE, source.table.name, "information_schema")
+                raise sql_error(Errno.NO_SUCH_TABLE, "information_schema", source.table.name)
             return found
         table = reading.catalog.table(schema, source.table.name)
         access = access_to(table)

@@ -10,7 +10,7 @@ from tidemill.store.sql.compute.kinds import INT, TEXT, Type
 from tidemill.store.sql.compute.scope import ScopeColumn
 from tidemill.store.sql.query import Listed
 from tidemill.store.sql.tables import CatalogTable
-from tidemill.store.sql.types import is_text
+from tidemill.store.sql.types import CHARSETS, is_text
 from tidemill.store.sql.wire.columns import COLLATIONS
 from tidemill.upstream.sql_text import (
     create_table_sql,
@@ -100,8 +100,6 @@ def _extra(document: Mapping[str, Any]) -> str:
         digits = f"({decimal})" if decimal > 0 else ""
         prefix = "DEFAULT_GENERATED " if str(document["default"] or "").upper().startswith("CURRENT") else ""
         parts.append(f"{prefix}on update CURRENT_TIMESTAMP{digits}")
-    elif str(document["default"] or "").upper() == "CURRENT_TIMESTAMP" and document["type"]["Tp"] in _TIMES:
-        parts.append("DEFAULT_GENERATED")
     return " ".join(dict.fromkeys(parts))
 
 
@@ -123,6 +121,7 @@ def show_index(table: CatalogTable) -> Answer:
         "Visible",
         "Expression",
         "Clustered",
+        "Global",
     )
     rows: Rows = []
     for index in public_indexes(table.document):
@@ -146,6 +145,7 @@ def show_index(table: CatalogTable) -> Answer:
                     "NO" if index["is_invisible"] else "YES",
                     None,
                     "YES" if index.get("is_clustered") else "NO",
+                    "NO",
                 )
             )
     return names, rows
@@ -154,9 +154,10 @@ def show_index(table: CatalogTable) -> Answer:
 # SHOW CREATE
 
 
-def create_table(table: CatalogTable) -> str:
-    """The statement that makes the table, as TiDB prints it."""
-    return create_table_sql(table.document)
+def create_table(table: CatalogTable, next_id: int) -> str:
+    """The statement that makes the table, as TiDB prints it. ``next_id``: what AUTO_INCREMENT gives next, by the
+    store's counter."""
+    return create_table_sql(table.document, next_id=next_id)
 
 
 def create_database(document: Mapping[str, Any]) -> str:
@@ -282,23 +283,21 @@ _DATA_TYPES: Final = {
 
 def _column_row(schema: str, table: CatalogTable, column: Mapping[str, Any], place: int) -> Sequence[Any]:
     kind = column["type"]
-    text = type_text(kind)
+    text = type_text(kind).removesuffix(" zerofill")  # told by SHOW only
     data_type = _DATA_TYPES.get(kind["Tp"]) or text.partition("(")[0]
     has_text = has_charset(kind)
     is_string = is_text(dict(kind)) or kind["Tp"] in (247, 248)
     length = kind["Flen"] if is_string else None
+    octets = None if length is None else length * CHARSETS[kind["Charset"]][1]
     is_number = data_type in ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit")
-    precisions = {"tinyint": 3, "smallint": 5, "mediumint": 7, "int": 10, "bigint": 19, "float": 12, "double": 22}
-    precision = (kind["Flen"] if data_type in ("decimal", "bit") else precisions[data_type]) if is_number else None
-    if data_type == "bigint" and kind["Flag"] & 32:
-        precision = 20
-    scale = kind["Decimal"] if data_type == "decimal" else 0 if is_number and data_type in precisions else None
+    precision = kind["Flen"] if is_number else None
+    scale = kind["Decimal"] if data_type == "decimal" else 0 if is_number else None
     if data_type in ("float", "double"):
         scale = None if kind["Decimal"] < 0 else kind["Decimal"]
     digits = max(kind["Decimal"], 0) if kind["Tp"] in (7, 11, 12) else None
     return (
         "def", schema, table.document["name"]["O"], column["name"]["O"], place, shown_default(column),
-        "NO" if kind["Flag"] & _NOT_NULL else "YES", data_type, length, length, precision, scale, digits,
+        "NO" if kind["Flag"] & _NOT_NULL else "YES", data_type, length, octets, precision, scale, digits,
         kind["Charset"] if has_text else None, kind["Collate"] if has_text else None, text, _key(kind["Flag"]),
         _extra(column), "select,insert,update,references", column["comment"], column["generated_expr_string"],
     )  # fmt: skip

@@ -18,7 +18,7 @@ from tidemill.store.sql.codec.defaults import original_default, parse_literal, z
 from tidemill.store.sql.codec.indexes import split_index_value
 from tidemill.store.sql.compute import convert, temporal
 from tidemill.store.sql.compute.compiler import Compiler
-from tidemill.store.sql.compute.kinds import Computed, type_of
+from tidemill.store.sql.compute.kinds import Computed, Settings, type_of
 from tidemill.store.sql.compute.moments import now_in_zone
 from tidemill.store.sql.compute.scope import Context, Scope, ScopeColumn
 from tidemill.store.sql.syntax.statements import parse_expression
@@ -177,8 +177,8 @@ class TableUse:
             found = self._assigners[column.id] = Assigner(column, self.context.settings)
         return found
 
-    def default(self, column: ColumnInfo) -> Datum:
-        """What a column gets that is not given a value; 1364 if it has none."""
+    def default(self, column: ColumnInfo, *, is_update: bool = False) -> Datum:
+        """What a column gets that is not given a value, or that an UPDATE sets to DEFAULT; 1364 if it has none."""
         document = self.access.documents[column.id]
         if document.get("default_is_expr"):
             computed = Compiler(Scope(()), self.context).compile(parse_expression(str(column.default)))
@@ -189,8 +189,10 @@ class TableUse:
             if column.default.upper().startswith(_CURRENT):
                 return self.now(column)
             return parse_literal(column, column.default)
-        if not column.is_not_null and not column.flag & _NO_DEFAULT:
+        if not column.is_not_null and (is_update or not column.flag & _NO_DEFAULT):
             return None
+        if is_update and column.offset == self.access.auto_increment:
+            return 0
         if column.is_not_null and column.type is ColumnType.ENUM:
             return 1
         if self.context.settings.is_lenient:
@@ -262,20 +264,38 @@ class TableUse:
         assert rowid is not None  # the caller has taken one
         return rowid_handle(rowid)
 
-    def add(self, transaction: Transaction, handle: bytes, datums: Sequence[Datum]) -> None:
-        """Write a row that must not be there; ``DuplicateError`` if it is, by its handle or a unique key."""
+    def add(
+        self, transaction: Transaction, handle: bytes, datums: Sequence[Datum], *, is_presuming: bool = False
+    ) -> None:
+        """Write a row that must not be there; ``DuplicateError`` if it is, by its handle or a unique key. With
+        ``is_presuming`` only what the transaction itself has written counts at once, what is stored later."""
         row = self._written(datums)
         codec = self.access.codec
         record = codec.record(handle, row)
-        if self.access.is_clustered and transaction.get(record.key) is not None:
-            raise DuplicateError(None, handle, self.duplicate(None, row))
+        if self.access.is_clustered:
+            if is_presuming and not transaction.is_buffered(record.key):
+                transaction.presume_absent(record.key, lambda found: self.duplicate(None, row))
+            elif transaction.get(record.key) is not None:
+                raise DuplicateError(None, handle, self.duplicate(None, row))
         entries = codec.index_entries(handle, row)
         for index, entry in zip(codec.indexes, entries, strict=True):
-            if entry.is_distinct:
+            if not entry.is_distinct:
+                continue
+            if is_presuming and not transaction.is_buffered(entry.key):
+                self._presume_unique(transaction, index.index, entry, handle, row)
+            else:
                 self._check_unique(transaction, index.index, entry, handle, row)
         for entry in entries:
             transaction.put(entry.key, entry.value, is_locked=entry.is_distinct)
         transaction.put(record.key, record.value)
+
+    def _presume_unique(
+        self, transaction: Transaction, index: IndexInfo, entry: IndexEntry, handle: bytes, row: Sequence[Datum]
+    ) -> None:
+        def refusal(found: bytes) -> SqlError | None:
+            return None if split_index_value(found).handle == handle else self.duplicate(index, row)
+
+        transaction.presume_absent(entry.key, refusal)
 
     def _check_unique(
         self, transaction: Transaction, index: IndexInfo, entry: IndexEntry, handle: bytes, row: Sequence[Datum]
@@ -300,7 +320,7 @@ class TableUse:
             handle = self.handle_of(datums, rowid)
             if handle != before.handle:
                 self.remove(transaction, before)
-                self.add(transaction, handle, datums)
+                self.add(transaction, handle, datums, is_presuming=transaction.is_pessimistic)
                 return
         handle, row = before.handle, self._written(datums)
         codec, stored = self.access.codec, self.access.stored_codec
@@ -349,9 +369,11 @@ class TableUse:
     def shown(self, column: ColumnInfo, datum: Datum) -> str:
         if datum is None:
             return "NULL"
-        read = reader(column, self.context.settings)
+        read = reader(column, Settings())  # a TIMESTAMP is shown in UTC, as the key has it
         text = convert.shown(read(datum) if read is not None else datum, type_of(column))
-        return text if isinstance(text, str) else text.decode("utf-8", "replace")
+        if column.type is ColumnType.BIT and isinstance(datum, int):
+            text = datum.to_bytes((max(column.flen, 1) + 7) // 8, "big")
+        return text if isinstance(text, str) else _escaped(text)
 
     def find_by_index(self, transaction: Transaction, index: IndexInfo, prefix: bytes) -> Iterator[StoredRow]:
         """Rows whose entries in an index begin with ``prefix``, through the entries."""
@@ -362,6 +384,11 @@ class TableUse:
             row = self.get(transaction, handle)
             if row is not None:
                 yield row
+
+
+def _escaped(data: bytes) -> str:
+    """Bytes in a message: those that are no letters by their numbers."""
+    return "".join(chr(b) if 0x20 <= b < 0x7F else f"\\x{b:02X}" for b in data)
 
 
 def rowid_of(row: StoredRow) -> int:

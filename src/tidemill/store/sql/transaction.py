@@ -59,6 +59,9 @@ def _no_check() -> None:
     return None
 
 
+Presumption = Callable[[bytes], SqlError | None]  # from what is stored to why it may not be; None: it may
+
+
 class StaleStatementError(Exception):
     """A pessimistic statement met rows newer than those it has read: roll it back and run it again."""
 
@@ -84,7 +87,7 @@ class Transaction:
         lock_wait_seconds: float = LOCK_WAIT_SECONDS,
         is_interrupted: Callable[[], bool] = _never,
     ) -> None:
-        self.start_ts = cluster.tso.next() if start_ts is None else Ts(start_ts)
+        self.start_ts = next_ts(cluster) if start_ts is None else Ts(start_ts)
         self.is_pessimistic = pessimistic
         self.lock_wait_seconds = lock_wait_seconds
         self._cluster = cluster
@@ -99,6 +102,7 @@ class Transaction:
         self._for_update_ts = int(self.start_ts)
         self._read_ts = int(self.start_ts)
         self._primary: bytes | None = None
+        self._presumed: dict[bytes, Presumption] = {}
 
     # Reading
 
@@ -153,6 +157,23 @@ class Transaction:
     def delete(self, key: bytes, *, is_locked: bool = True) -> None:
         self._write(key, _Pending(None, is_locked))
 
+    def presume_absent(self, key: bytes, refusal: Presumption) -> None:
+        """Write ``key`` on the belief that it is not stored, without a look: that is taken when a pessimistic
+        statement or an optimistic transaction ends, in the order of keys, and ``refusal`` is asked about what is
+        found. Only for a key that is not among the buffered writes."""
+        self._presumed.setdefault(key, refusal)
+
+    def is_buffered(self, key: bytes) -> bool:
+        return key in self._writes
+
+    def _check_presumed(self) -> None:
+        for key in sorted(self._presumed):
+            found = self._stored(key)
+            error = self._presumed[key](found) if found is not None else None
+            if error is not None:
+                raise error
+        self._presumed.clear()
+
     def _write(self, key: bytes, pending: _Pending) -> None:
         before = self._writes.get(key)
         self._undo.append((key, before))
@@ -173,6 +194,7 @@ class Transaction:
             if before is None:
                 del self._writes[key]
                 self._order.remove(key)
+                self._presumed.pop(key, None)
             else:
                 self._writes[key] = before
 
@@ -184,11 +206,12 @@ class Transaction:
         try:
             while True:
                 if current:
-                    self._for_update_ts = self._read_ts = int(self._cluster.tso.next())
+                    self._for_update_ts = self._read_ts = int(next_ts(self._cluster))
                 try:
                     result = statement()
                     if current:
                         self._lock_written(mark)
+                        self._check_presumed()
                     return result
                 except StaleStatementError:
                     self.rollback_to(mark)
@@ -240,6 +263,7 @@ class Transaction:
         """
         mutations = self._mutations()
         try:
+            self._check_presumed()
             if not mutations:
                 check()
                 return None
@@ -267,7 +291,7 @@ class Transaction:
             max(physical_ms(self._cluster.tso.last) - physical_ms(self.start_ts), 0) + TTL_MS,
             for_update_ts=self._for_update_ts if self._locked else 0,
             txn_size=len(mutations),
-            min_commit_ts=int(self._cluster.tso.next()),  # above all that has begun, read or not
+            min_commit_ts=int(next_ts(self._cluster)),  # above all that has begun, read or not
             txn_source=self._txn_source,
             one_phase=one_phase,
         )
@@ -319,6 +343,7 @@ class Transaction:
         if self._locked and self._primary is not None:
             keeper_of(self._cluster).forget(self._primary, int(self.start_ts))
         self._writes.clear()
+        self._presumed.clear()
         self._undo.clear()
         self._locked.clear()
         self._order = SortedKeys()
@@ -424,7 +449,7 @@ class Transaction:
 
 
 class Keeper:
-    """Renews the locks of open pessimistic transactions, as long as this process lives."""
+    """Renews the locks of open pessimistic transactions, until they end or the upstream stops."""
 
     _INTERVAL_SECONDS = 5.0
 
@@ -447,22 +472,36 @@ class Keeper:
             if not self._held:
                 self._changed.notify_all()
 
+    def stop(self) -> None:
+        """Renew nothing that is open now any more: it ends by its time to live."""
+        with self._changed:
+            self._held.clear()
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
     def _run(self) -> None:
         """Ends when there is nothing to hold any more."""
         while True:
             with self._changed:
-                self._changed.wait(self._INTERVAL_SECONDS)
+                self._changed.wait_for(lambda: not self._held, self._INTERVAL_SECONDS)
                 held = list(self._held)
                 if not held:
                     self._thread = None
                     return
             for primary, start_ts in held:
-                age_ms = max(physical_ms(self._cluster.tso.last) - physical_ms(start_ts), 0)
-                with self._cluster.mutex:
-                    try:
-                        self._cluster.transactions.prolong(primary, start_ts, age_ms + TTL_MS)
-                    except TransactionError:
-                        self.forget(primary, start_ts)
+                self._prolong(primary, start_ts)
+
+    def _prolong(self, primary: bytes, start_ts: int) -> None:
+        with self._cluster.mutex:
+            if (primary, start_ts) not in self._held:
+                return
+            age_ms = max(physical_ms(self._cluster.tso.last) - physical_ms(start_ts), 0)
+            try:
+                self._cluster.transactions.prolong(primary, start_ts, age_ms + TTL_MS)
+            except TransactionError:
+                self.forget(primary, start_ts)
 
 
 _KEEPERS: WeakKeyDictionary[Cluster, Keeper] = WeakKeyDictionary()
@@ -470,9 +509,17 @@ _KEEPERS_MUTEX = threading.Lock()
 
 
 def keeper_of(cluster: Cluster) -> Keeper:
-    """The one keeper of a cluster."""
+    """The one keeper of a cluster; it ends with it."""
     with _KEEPERS_MUTEX:
         keeper = _KEEPERS.get(cluster)
         if keeper is None:
             keeper = _KEEPERS[cluster] = Keeper(cluster)
+            cluster.at_stop.append(keeper.stop)
         return keeper
+
+
+def next_ts(cluster: Cluster) -> Ts:
+    """A timestamp of PD; 9001 while it is away."""
+    if cluster.is_pd_away:
+        raise sql_error(Errno.PD_SERVER_TIMEOUT, "PD is away and gives out no timestamps")
+    return cluster.tso.next()

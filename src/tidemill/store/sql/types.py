@@ -193,7 +193,7 @@ def _real(spec: TypeSpec, kind: ColumnType, length: int, decimal: int) -> tuple[
 
 
 def _elements_length(spec: TypeSpec) -> int:
-    sizes = [len(e.rstrip(" ")) for e in spec.elems]
+    sizes = [len(e.rstrip(" ").encode()) for e in spec.elems]
     return max(sizes) if spec.name == "ENUM" else sum(sizes) + len(sizes) - 1
 
 

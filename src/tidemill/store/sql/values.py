@@ -21,8 +21,9 @@ from tidemill.store.sql.codec.datum import Datum, Time
 from tidemill.store.sql.codec.defaults import zero_value
 from tidemill.store.sql.compute import convert, temporal
 from tidemill.store.sql.compute.casts import to_json
-from tidemill.store.sql.compute.kinds import Element, Kind, Settings, Type
+from tidemill.store.sql.compute.kinds import Element, Kind, Settings, Telling, Type
 from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
+from tidemill.store.sql.wire.floats import show_double
 
 Assign = Callable[[Any, int], Datum]  # value that is not NULL, number of the row from 1
 
@@ -51,6 +52,23 @@ _NAMES: Final = {
     ColumnType.JSON: "json",
     ColumnType.ENUM: "enum",
     ColumnType.SET: "set",
+    ColumnType.VECTOR: "vector",
+}
+_KIND_NAMES: Final = {
+    Kind.REAL: "double",
+    Kind.BIT: "bit",
+    Kind.BITS: "bit/hex literal",
+    Kind.ENUM: "enum",
+    Kind.SET: "set",
+    Kind.VECTOR: "vector",
+    Kind.INT: "bigint",
+    Kind.DECIMAL: "decimal",
+    Kind.DATE: "date",
+    Kind.DATETIME: "datetime",
+    Kind.TIMESTAMP: "timestamp",
+    Kind.TIME: "time",
+    Kind.YEAR: "bigint",
+    Kind.JSON: "json",
 }
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
 _TEXT_BLOBS: Final = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB})
@@ -117,23 +135,63 @@ class Assigner:
             raise error
         self._note(error)
 
-    def _out_of_range(self, row: int) -> None:
-        self._complain(sql_error(Errno.WARN_DATA_OUT_OF_RANGE, self.column.name, row))
+    @property
+    def _telling(self) -> Telling:
+        return self._settings.telling
+
+    def _out_of_range(self, row: int, raw: str) -> None:
+        """``raw``: what a cast says."""
+        if self._telling is Telling.CAST:
+            self._complain(SqlError(1690, "22003", raw))
+        else:
+            self._complain(sql_error(Errno.WARN_DATA_OUT_OF_RANGE, self.column.name, row))
+
+    def _overflows(self, value: Any, row: int) -> None:
+        if isinstance(value, float):
+            value = show_double(value)
+        self._out_of_range(row, f"constant {value} overflows {_NAMES[self.column.type]}")
 
     def _truncated(self, row: int) -> None:
-        self._complain(sql_error(Errno.WARN_DATA_TRUNCATED, self.column.name, row))
+        if self._telling is Telling.VALUES:
+            self._complain(sql_error(Errno.WARN_DATA_TRUNCATED, self.column.name, row))
+        else:
+            self._complain(sql_error(Errno.WARN_DATA_TRUNCATED))  # TiDB leaves the places of its text unfilled
 
-    def _too_long(self, row: int) -> None:
-        self._complain(sql_error(Errno.DATA_TOO_LONG, self.column.name, row))
+    def _too_long(self, row: int, size: int | None = None) -> None:
+        if self._telling is Telling.CAST:
+            given = "" if size is None else f", data len {size}"
+            self._complain(SqlError(1406, "22001", f"Data Too Long, field len {self.column.flen}{given}"))
+        else:
+            self._complain(sql_error(Errno.DATA_TOO_LONG, self.column.name, row))
 
     def _incorrect(self, value: Any, kind: Type, row: int) -> None:
         shown = value if isinstance(value, str) else _text(value, kind)
         name = _NAMES[self.column.type]
-        if self.column.type in TIME_TYPES or self.column.type is ColumnType.DURATION:
+        if self._telling is not Telling.VALUES:
+            self._complain(self._cast_error(shown, kind))
+        elif self.column.type in TIME_TYPES or self.column.type is ColumnType.DURATION:
             message = f"Incorrect {name} value: '{shown}' for column '{self.column.name}' at row {row}"
             self._complain(SqlError(1292, "22007", message))
         else:
             self._complain(sql_error(Errno.TRUNCATED_WRONG_VALUE_FOR_FIELD, name, shown, self.column.name, row))
+
+    def _cast_error(self, shown: str, kind: Type) -> SqlError:
+        column = self.column
+        if column.type in TIME_TYPES:
+            return SqlError(1292, "22007", f"Incorrect {_NAMES[column.type]} value: '{shown}'")
+        if column.type is ColumnType.DURATION:
+            word = "Incorrect" if kind.kind is Kind.INT else "Truncated incorrect"
+            return SqlError(1292, "22007", f"{word} time value: '{shown}'")
+        name = "DECIMAL" if column.type is ColumnType.NEWDECIMAL else "DOUBLE"
+        if kind.kind is Kind.JSON:
+            name = "INTEGER" if column.type in INTEGER_TYPES else _NAMES[column.type].upper()
+        return sql_error(Errno.TRUNCATED_WRONG_VALUE, name, shown.strip())
+
+    def _refuse_kind(self, kind: Type) -> NoReturn:
+        source, target = _KIND_NAMES[kind.kind], _NAMES[self.column.type]
+        if kind.kind is Kind.REAL and kind.column is not None and kind.column.type is ColumnType.FLOAT:
+            source = "float"
+        raise sql_error(Errno.UNKNOWN_ERROR, f"cannot convert datum from {source} to type {target}")
 
     # Numbers
 
@@ -146,7 +204,7 @@ class Assigner:
                 self._incorrect(text, kind, row)
             return Decimal(prefix)
         if kind.kind is Kind.BITS and len(value) > 8:
-            self._out_of_range(row)
+            self._overflows((1 << 64) - 1, row)
             return (1 << 64) - 1
         return convert.number(value, kind, self._settings)
 
@@ -158,7 +216,7 @@ class Assigner:
             found = value if type(value) is int else _rounded(self._number(value, kind, row))
             if low <= found <= high:
                 return found
-            self._out_of_range(row)
+            self._overflows(found, row)
             return low if found < low else high
 
         return assign
@@ -171,16 +229,16 @@ class Assigner:
         def assign(value: Any, row: int) -> float:
             found = float(self._number(value, kind, row))
             if not math.isfinite(found):
-                self._out_of_range(row)
+                self._overflows(found, row)
                 found = math.copysign(_FLOAT_MAX, found)
             if scale is not None:
                 found = self._fixed(found, scale, row)
             if column.is_unsigned and found < 0:
-                self._out_of_range(row)
+                self._overflows(found, row)
                 return 0.0
             if is_single:
                 if abs(found) > _FLOAT_MAX and not math.isfinite(float(np.float32(found))):
-                    self._out_of_range(row)
+                    self._overflows(found, row)
                     found = math.copysign(_FLOAT_MAX, found)
                 return float(np.float32(found))
             return found
@@ -194,7 +252,7 @@ class Assigner:
         found = _half_even(shifted) / power if math.isfinite(shifted) else value
         most = 10.0 ** (self.column.flen - scale) - 10.0**-scale
         if abs(found) > most:
-            self._out_of_range(row)
+            self._out_of_range(row, f"{_NAMES[self.column.type].upper()} value is out of range in ''")
             return math.copysign(most, found)
         return found
 
@@ -213,15 +271,25 @@ class Assigner:
                 found = exact
             else:
                 found = exact.quantize(unit, ROUND_HALF_UP, convert.MATH)
+                if found != exact:
+                    self._rounded_off(exact, row)
             if found.copy_abs() > most:
-                self._out_of_range(row)
+                self._out_of_range(row, f"DECIMAL value is out of range in '({precision}, {scale})'")
                 found = most if found > 0 else most.copy_negate()
             if column.is_unsigned and found < 0:
-                self._out_of_range(row)
+                self._out_of_range(row, f"DECIMAL value is out of range in '({precision}, {scale})'")
                 found = Decimal(0).quantize(unit)
             return found if found else found.copy_abs()  # there is no negative zero
 
         return assign
+
+    def _rounded_off(self, value: Decimal, row: int) -> None:
+        """Digits behind the last place are lost with a warning, even under strict rules."""
+        if self._telling is Telling.VALUES:
+            error = sql_error(Errno.TRUNCATED_WRONG_VALUE_FOR_FIELD, "decimal", f"{value:f}", self.column.name, row)
+        else:
+            error = sql_error(Errno.TRUNCATED_WRONG_VALUE, "DECIMAL", f"{value:f}")
+        self._note(error)
 
     def _year(self, kind: Type) -> Assign:
         def assign(value: Any, row: int) -> int:
@@ -241,7 +309,10 @@ class Assigner:
                     year = temporal.full_year(year)
             if year == 0 or 1901 <= year <= 2155:
                 return year
-            self._out_of_range(row)
+            if self._telling is Telling.VALUES:
+                self._complain(sql_error(Errno.WARN_DATA_OUT_OF_RANGE, self.column.name, row))
+            else:
+                self._complain(sql_error(Errno.WARN_DATA_OUT_OF_RANGE))  # unfilled, as with what is truncated
             return 0
 
         return assign
@@ -272,9 +343,10 @@ class Assigner:
         is_char, is_blob = column.type is ColumnType.STRING, column.type in _TEXT_BLOBS
         flen = column.flen
         fits = _charset_check(column.charset)
+        is_real = kind.kind is Kind.REAL
 
         def assign(value: Any, row: int) -> str:
-            text = value if isinstance(value, str) else _text(value, kind)
+            text = value if isinstance(value, str) else _digits(value, kind) if is_real else _text(value, kind)
             if isinstance(text, Element):
                 text = str(text)
             if not text.isascii():
@@ -288,19 +360,20 @@ class Assigner:
         return assign
 
     def _bad_text(self, text: str, at: int) -> str:
-        raw = "".join(f"\\x{byte:02X}" for byte in text_bytes(text[at:])[:6])
+        raw = "".join(f"\\x{byte:02X}" for byte in text_bytes(text[at]))
         self._complain(SqlError(1366, "HY000", f"Incorrect string value '{raw}' for column '{self.column.name}'"))
-        return text[:at] + "?" * (len(text) - at)
+        fits = _charset_check(self.column.charset)
+        return "".join("?" if fits(character) is not None else character for character in text)
 
     def _cut(self, text: str, flen: int, is_blob: bool, row: int) -> str:
         if is_blob:
             raw = text_bytes(text)
             if len(raw) <= flen:
                 return text
-            self._too_long(row)
+            self._too_long(row, len(raw))
             return raw[:flen].decode("utf-8", "ignore")
         if text[flen:].strip(" "):
-            self._too_long(row)
+            self._too_long(row, len(text))
         return text[:flen]
 
     def _bytes(self, kind: Type) -> Assign:
@@ -308,9 +381,9 @@ class Assigner:
         flen, is_padded = column.flen, column.type is ColumnType.STRING
 
         def assign(value: Any, row: int) -> bytes:
-            raw = text_bytes(convert.shown(value, kind))
+            raw = text_bytes(_digits(value, kind) if kind.kind is Kind.REAL else convert.shown(value, kind))
             if 0 <= flen < len(raw):
-                self._too_long(row)
+                self._too_long(row, len(raw))
                 raw = raw[:flen]
             return raw.ljust(flen, b"\0") if is_padded and flen > 0 else raw
 
@@ -322,8 +395,11 @@ class Assigner:
         column, settings = self.column, self._settings
         is_date, is_stamp = column.type is ColumnType.DATE, column.type is ColumnType.TIMESTAMP
         fsp = max(column.decimal, 0)
+        is_odd = kind.kind in (Kind.REAL, Kind.BIT, Kind.BITS, Kind.ENUM, Kind.SET, Kind.VECTOR)
 
         def assign(value: Any, row: int) -> Time:
+            if is_odd:
+                self._refuse_kind(kind)
             found = _moment_of(value, kind, settings)
             if found is None or not self._is_allowed(found):
                 self._incorrect(value, kind, row)
@@ -356,8 +432,11 @@ class Assigner:
 
     def _duration(self, kind: Type) -> Assign:
         fsp = max(self.column.decimal, 0)
+        is_odd = kind.kind in (Kind.BIT, Kind.BITS, Kind.ENUM, Kind.SET, Kind.VECTOR)
 
         def assign(value: Any, row: int) -> timedelta:
+            if is_odd:
+                self._refuse_kind(kind)
             found = _duration_of(value, kind)
             if found is None:
                 self._incorrect(value, kind, row)
@@ -432,6 +511,8 @@ class Assigner:
         column = self.column
 
         def assign(value: Any, row: int) -> Datum:
+            if kind.kind not in (Kind.TEXT, Kind.BYTES, Kind.VECTOR):
+                self._refuse_kind(kind)
             found = value if isinstance(value, tuple) and not isinstance(value, Time) else _vector(_text(value, kind))
             if 0 < column.flen != len(found):
                 message = f"vector has {len(found)} dimensions, does not fit VECTOR({column.flen})"
@@ -444,6 +525,13 @@ class Assigner:
 def _text(value: Any, kind: Type) -> str:
     shown = value if isinstance(value, str) else convert.shown(value, kind)
     return shown if isinstance(shown, str) else shown.decode("utf-8", "surrogateescape")
+
+
+def _digits(value: float, kind: Type) -> str:
+    """A floating-point number as text in a column: all its digits, whatever its size."""
+    is_single = kind.column is not None and kind.column.type is ColumnType.FLOAT
+    shown = f"{Decimal(str(np.float32(value)) if is_single else repr(value)):f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
 def _rounded(number: int | float | Decimal) -> int:

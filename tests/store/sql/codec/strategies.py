@@ -73,6 +73,10 @@ COLUMNS: dict[str, tuple[ColumnInfo, st.SearchStrategy[Datum]]] = {
     "mediumint": (column(1, T.INT24), st.integers(-(2**23), 2**23 - 1)),
     "int": (column(1, T.LONG), st.integers(-(2**31), 2**31 - 1)),
     "bigint": (column(1, T.LONGLONG), I64),
+    "tinyint unsigned": (column(1, T.TINY, flag=UNSIGNED), st.integers(0, 2**8 - 1)),
+    "smallint unsigned": (column(1, T.SHORT, flag=UNSIGNED), st.integers(0, 2**16 - 1)),
+    "mediumint unsigned": (column(1, T.INT24, flag=UNSIGNED), st.integers(0, 2**24 - 1)),
+    "int unsigned": (column(1, T.LONG, flag=UNSIGNED), st.integers(0, 2**32 - 1)),
     "bigint unsigned": (column(1, T.LONGLONG, flag=UNSIGNED), U64),
     "float": (column(1, T.FLOAT), FLOATS),
     "double": (column(1, T.DOUBLE), DOUBLES),
@@ -81,11 +85,20 @@ COLUMNS: dict[str, tuple[ColumnInfo, st.SearchStrategy[Datum]]] = {
     "decimal(30,30)": (column(1, T.NEWDECIMAL, flen=30, decimal=30), decimals(30, 30)),
     "decimal(1,0)": (column(1, T.NEWDECIMAL, flen=1, decimal=0), decimals(1, 0)),
     "varbinary": (column(1, T.VARCHAR), BYTES),
+    "binary": (column(1, T.STRING), BYTES),
+    "var_string": (column(1, T.VARSTRING), BYTES),
+    "tinyblob": (column(1, T.TINYBLOB), BYTES),
     "blob": (column(1, T.BLOB), BYTES),
+    "mediumblob": (column(1, T.MEDIUMBLOB), BYTES),
+    "longblob": (column(1, T.LONGBLOB), BYTES),
     "varchar": (text(1), TEXTS),
     "char": (text(1, T.STRING), TEXTS.map(lambda t: t.rstrip(" "))),
+    "tinytext": (text(1, T.TINYBLOB), TEXTS),
+    "text": (text(1, T.BLOB), TEXTS),
+    "mediumtext": (text(1, T.MEDIUMBLOB), TEXTS),
     "longtext": (text(1, T.LONGBLOB), TEXTS),
     "date": (column(1, T.DATE), DATES),
+    "newdate": (column(1, T.NEWDATE), DATES),
     "datetime(6)": (column(1, T.DATETIME, decimal=6), TIMES),
     "timestamp(6)": (column(1, T.TIMESTAMP, decimal=6), TIMES),
     "time(6)": (column(1, T.DURATION, decimal=6), DURATIONS),
@@ -97,4 +110,4 @@ COLUMNS: dict[str, tuple[ColumnInfo, st.SearchStrategy[Datum]]] = {
     "vector": (column(1, T.VECTOR), VECTORS),
 }
 NOT_IN_KEYS = ("json", "vector")
-EXACT_IN_KEYS = [name for name in COLUMNS if name not in (*NOT_IN_KEYS, "varchar", "longtext")]
+EXACT_IN_KEYS = [name for name in COLUMNS if name not in (*NOT_IN_KEYS, "varchar") and not name.endswith("text")]

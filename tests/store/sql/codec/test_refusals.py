@@ -70,7 +70,7 @@ def test_a_table_that_is_not_clustered_has_no_handle_of_its_own() -> None:
         TableCodec(table(column(1, T.LONG))).handle_of([1])
 
 
-@pytest.mark.parametrize("collation", ["utf8mb4_unicode_ci", "utf8mb4_0900_ai_ci", "gbk_chinese_ci", "gbk_bin"])
+@pytest.mark.parametrize("collation", ["gb18030_chinese_ci", "utf8mb4_de_pb_0900_ai_ci"])
 def test_keys_in_a_collation_without_weights_are_refused_by_name(collation: str) -> None:
     with pytest.raises(UnsupportedCollationError, match=f"cannot make keys in collation '{collation}'"):
         TableCodec(table(text(1, collate=collation), indexes=(index(1, 0),)))

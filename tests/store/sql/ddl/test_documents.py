@@ -78,7 +78,8 @@ def test_a_table_like_another_has_tidbs_document() -> None:
 
 
 def test_types_print_as_they_were_typed() -> None:
-    text = "a int(11), b bigint(20) unsigned, c decimal(10,2), d varchar(20), e varbinary(7), f datetime(3)"
+    text = "a int, b bigint unsigned, a1 tinyint(1), a2 int(5) unsigned zerofill"
+    text += ", c decimal(10,2), d varchar(20), e varbinary(7), f datetime(3)"
     more = "g enum('x','y''z'), h bit(3), i year(4), j json, k text, l longblob, m double(7,3), n time"
     statement = parse(f"create table t ({text}, {more})")
     assert isinstance(statement, CreateTable)

@@ -1,4 +1,4 @@
-"""A job held at each of its states: what nodes of both versions write, how it is cancelled, who follows it."""
+"""Jobs that are held: who waits for whom, who takes on what is left behind, who gives up."""
 
 import threading
 from datetime import UTC, datetime
@@ -65,66 +65,6 @@ def world(cluster, request):
     world = World(cluster, f"h{abs(hash(request.node.name)) % 10**9}")
     yield world
     world.close()
-
-
-DDL = [
-    "alter table t add column n int not null default 7",
-    "alter table t drop column c",
-    "alter table t add index iv (v)",
-    "alter table t add unique index uw (v, id)",
-    "alter table t drop index kc",
-    "alter table t modify column v varchar(20)",
-    "alter table t modify column v bigint",
-    "alter table t modify column c int not null default 3",
-    "alter table t add column n int, drop column c, add index iv (v)",
-]
-
-
-@pytest.mark.parametrize("ddl", DDL)
-@pytest.mark.parametrize("order", [("behind", "ahead"), ("ahead", "behind")])
-def test_writers_of_both_versions_leave_no_orphan_and_no_gap(world, ddl, order):
-    """At every state: insert, update, delete and a duplicate key on the node behind and on the one ahead."""
-    world.ahead.execute("create table t (id int primary key, v int, c varchar(10) default '9', key kc (c), key kv (v))")
-    world.ahead.execute("insert into t (id, v) values (1, 10), (2, 20), (3, 30), (4, 40)")
-    job_id = world.queue(ddl)
-    next_id = 100
-    while world.job(job_id)["state"] not in (JobState.SYNCED, JobState.ROLLBACK_DONE):
-        for name in order:
-            session = getattr(world, name)
-            session.execute(f"insert into t (id, v) values ({next_id}, {next_id}), ({next_id + 1}, 5)")
-            session.execute(f"update t set v = v + 1 where id in (1, {next_id})")
-            session.execute(f"delete from t where id = {next_id + 1}")
-            with pytest.raises(SqlError, match="1062"):
-                session.execute("insert into t (id, v) values (1, 1)")
-            next_id += 2
-        if not world.advance(job_id):
-            world.finish(job_id)
-    assert world.job(job_id)["state"] == JobState.SYNCED
-    world.finish(job_id)
-    world.ahead.execute("admin check table t")
-    ((count,),) = list(world.ahead.execute("select count(*) from t").rows)
-    assert count == 4 + (next_id - 100) // 2
-
-
-@pytest.mark.parametrize("ddl", [d for d in DDL if "drop" not in d and "bigint" not in d])
-@pytest.mark.parametrize("steps", [0, 1, 2, 3])
-def test_a_job_can_be_cancelled_while_it_can_be_undone(world, ddl, steps):
-    world.ahead.execute("create table t (id int primary key, v int, c varchar(10) default '9', key kc (c), key kv (v))")
-    world.ahead.execute("insert into t (id, v) values (1, 10), (2, 20)")
-    before = world.sql.nodes[1].cache.current().table(world.schema, "t").document
-    job_id = world.queue(ddl)
-    for _ in range(steps):
-        world.advance(job_id)
-    world.sql.worker.cancel(job_id)
-    world.behind.execute("update t set v = v + 1")
-    world.finish(job_id)
-    assert world.job(job_id)["state"] in (JobState.ROLLBACK_DONE, JobState.CANCELLED)
-    assert world.job(job_id)["err"]["code"] == 8214
-    world.sql.nodes[1].cache.reload()
-    after = world.sql.nodes[1].cache.current().table(world.schema, "t").document
-    assert after["cols"] == before["cols"]
-    assert after["index_info"] == before["index_info"]
-    world.ahead.execute("admin check table t")
 
 
 def test_a_node_that_stays_behind_holds_the_job_until_its_lease_is_over(world):

@@ -76,7 +76,7 @@ def test_what_cannot_be_read_is_1064(text: str) -> None:
 
 
 def test_an_error_tells_its_place() -> None:
-    with pytest.raises(SqlError, match=r'1064.*line 2 column 4 near "nonsense\)" '):
+    with pytest.raises(SqlError, match=r'1064.*line 2 column 12 near "nonsense\)" '):
         parse("create table t (id int,\n a nonsense)")
 
 

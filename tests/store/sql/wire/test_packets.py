@@ -125,7 +125,7 @@ def test_a_column_definition():
         + b"\x3f\x00"
         + b"\x0b\0\0\0"
         + b"\x03"
-        + b"\x83\0"
+        + b"\x03\0"
         + b"\0\0\0"
     )
 
@@ -148,8 +148,8 @@ def test_a_listed_column_ends_with_its_default():
         (Column("c", ColumnType.VARCHAR, collation=BINARY, length=20, decimals=0), (253, 20, 63, 128, 0)),
         (Column("c", ColumnType.ENUM, length=4, decimals=0), (254, 4, 46, 256, 0)),
         (Column("c", ColumnType.SET, length=4, decimals=0), (254, 4, 46, 2048, 0)),
-        (Column("c", ColumnType.LONGBLOB), (252, 2**32 - 1, 46, 16, 0)),
-        (Column("c", ColumnType.TINYBLOB, collation=BINARY), (252, 255, 63, 144, 0)),
+        (Column("c", ColumnType.LONGBLOB), (251, 2**32 - 1, 46, 0, 0)),
+        (Column("c", ColumnType.TINYBLOB, collation=BINARY), (249, 255, 63, 128, 0)),
         (Column("c", ColumnType.BIT, length=9), (16, 9, 63, 160, 0)),
         (Column("c", ColumnType.JSON), (245, 2**32 - 1, 63, 128, 0)),
         (Column("c", ColumnType.VECTOR, ColumnFlag.BINARY), (251, 2**32 - 1, 46, 0, 0)),

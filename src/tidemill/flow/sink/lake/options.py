@@ -6,6 +6,7 @@ file:///data/out?protocol=parquet                  s3://bucket/prefix?protocol=p
 """
 
 import difflib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -74,7 +75,12 @@ def parse_lake_uri(uri: str) -> LakeOptions:
             "(http://…) or of a database (postgresql+psycopg2://…, sqlite:////folder/catalog.db)."
         )
     given = {_FIELDS[name]: value for name, value in values.items()}
-    return replace(LakeOptions(kind, storage, **given), safe_uri=safe_uri(uri))
+    return replace(LakeOptions(kind, storage, **given), safe_uri=_without_catalog(safe_uri(uri)))
+
+
+def _without_catalog(uri: str) -> str:
+    """Without the URI within the URI, which may hold a password of its own."""
+    return re.sub(r"(?i)([?&]catalog=)[^&]+", r"\1xxxxx", uri)
 
 
 _SCHEMES = {

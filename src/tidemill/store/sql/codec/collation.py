@@ -10,10 +10,12 @@ from typing import Final
 
 from tidemill.errors import UnsupportedCollationError
 from tidemill.model.table import STRING_TYPES, ColumnInfo, ColumnType
+from tidemill.store.sql.codec import weights
 
 # In these the sort key is the text itself, but for trailing spaces in the padding ones.
 _PADDING_BINARY: Final = frozenset({"utf8mb4_bin", "utf8_bin", "ascii_bin", "latin1_bin"})
 _PLAIN_BINARY: Final = frozenset({"binary", "utf8mb4_0900_bin"})
+_UNICODE_CI: Final = frozenset({"utf8mb4_unicode_ci", "utf8_unicode_ci"})
 _GENERAL_CI: Final = frozenset({"utf8mb4_general_ci", "utf8_general_ci"})
 
 SortKey = Callable[[str | bytes], bytes]
@@ -37,6 +39,14 @@ def sort_key(collation: str, is_new: bool = True) -> SortKey:
         return _padded
     if collation in _GENERAL_CI:
         return _general_ci
+    if collation in _UNICODE_CI:
+        return _unicode_ci
+    if collation == "utf8mb4_0900_ai_ci":
+        return _unicode_0900
+    if collation == "gbk_bin":
+        return _gbk_bin
+    if collation == "gbk_chinese_ci":
+        return _gbk_chinese
     raise UnsupportedCollationError(collation)
 
 
@@ -58,12 +68,38 @@ def _padded(value: str | bytes) -> bytes:
 
 def _general_ci(value: str | bytes) -> bytes:
     """Two bytes a character. Where bytes are no UTF-8 the key ends, as TiDB has it."""
-    text = value if isinstance(value, str) else text_bytes(value).decode("utf-8", "surrogateescape")
-    weights = text.rstrip(" ").translate(_weights())
+    weighed = _text(value).rstrip(" ").translate(_weights())
     try:
-        return weights.encode("utf-16-be")
+        return weighed.encode("utf-16-be")
     except UnicodeEncodeError as error:
-        return weights[: error.start].encode("utf-16-be")
+        return weighed[: error.start].encode("utf-16-be")
+
+
+def _unicode_ci(value: str | bytes) -> bytes:
+    return _weighed(_text(value).rstrip(" "), weights.unicode_ci())
+
+
+def _unicode_0900(value: str | bytes) -> bytes:
+    """Spaces at the end weigh here."""
+    return _weighed(_text(value), weights.unicode_0900())
+
+
+def _weighed(text: str, table: dict[int, str]) -> bytes:
+    # A weight may lie where UTF-16 has its halves of characters: it is a number, and goes out as it is.
+    return text.translate(table).encode("utf-16-be", "surrogatepass")
+
+
+def _gbk_bin(value: str | bytes) -> bytes:
+    return _text(value).rstrip(" ").encode("gbk", "replace")
+
+
+def _gbk_chinese(value: str | bytes) -> bytes:
+    table = weights.gbk_chinese()
+    return b"".join(table.get(character, b"?") for character in _text(value).rstrip(" "))
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else text_bytes(value).decode("utf-8", "surrogateescape")
 
 
 class _Weights(dict[int, int]):
@@ -84,14 +120,14 @@ _UNPAIRED: Final = frozenset(
 
 @cache
 def _weights() -> _Weights:
-    weights = _Weights(_ODD)
+    found = _Weights(_ODD)
     for block in _BLOCKS:
         for character in range(block << 8, (block + 1) << 8):
             if character not in _ODD and character not in _UNPAIRED:
                 weight = _letter(character)
                 if weight != character:
-                    weights[character] = weight
-    return weights
+                    found[character] = weight
+    return found
 
 
 def _letter(character: int) -> int:

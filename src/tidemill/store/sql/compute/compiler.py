@@ -203,6 +203,8 @@ class Compiler:
         if self.context.variables is None:
             raise sql_error(Errno.UNKNOWN_SYSTEM_VARIABLE, name)
         value, kind = self.context.variables.system(name, scope)
+        if name.lower() == "tidb_current_ts":  # of the open transaction, 0 without one
+            return Computed(kind, lambda row: self.context.current_ts())
         return Computed(kind, lambda row: value, True)
 
     # Operators

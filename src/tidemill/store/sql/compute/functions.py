@@ -28,7 +28,7 @@ def call(tree: Call, arguments: list[Computed], context: Context) -> Computed:
         raise sql_error(Errno.NOT_SUPPORTED_YET, f"function {tree.name}")
     least, most, build = found
     if not least <= len(arguments) <= most:
-        raise sql_error(Errno.WRONG_PARAMCOUNT, tree.name)
+        raise sql_error(Errno.WRONG_PARAMCOUNT, tree.name.lower())
     return build(tree, arguments, context)
 
 
@@ -105,7 +105,7 @@ def _on_text(arguments: list[Computed], apply: Any, count: int | None = None) ->
 
 @function("CONCAT", least=1, most=MANY)
 def _concat(tree: Call, arguments: list[Computed], context: Context) -> Computed:
-    return _on_text(arguments, lambda *parts: type(parts[0])().join(parts) if parts else "")
+    return _on_text(arguments, lambda *parts: (b"" if isinstance(parts[0], bytes) else "").join(parts))
 
 
 @function("CONCAT_WS", least=2, most=MANY)

@@ -145,6 +145,14 @@ class Computed(NamedTuple):
     is_constant: bool = False
 
 
+class Telling(Enum):
+    """In which words a value that does not fit is refused: TiDB's differ by what the value is for."""
+
+    VALUES = auto()  # of INSERT: by column and row
+    UPDATE = auto()  # what is too large or too long by column and row, all else as a cast
+    CAST = auto()  # of INSERT … SELECT and MODIFY COLUMN: a cast knows of no column
+
+
 @dataclass
 class Settings:
     """What a statement's values depend on besides its text. ``warnings`` collects (level, number, message)."""
@@ -156,6 +164,7 @@ class Settings:
     error_for_division: bool = True
     is_writing: bool = False  # within a statement that changes rows: what would only warn is an error if strict
     is_ignore: bool = False
+    telling: Telling = Telling.VALUES
     warnings: list[tuple[str, int, str]] = field(default_factory=list)
 
     @property

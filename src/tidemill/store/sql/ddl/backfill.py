@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from tidemill.model.table import ColumnType
 from tidemill.model.ts import physical_ms
 from tidemill.store.sql.catalog import CatalogTable
 from tidemill.store.sql.codec import Datum, Time
 from tidemill.store.sql.codec.indexes import split_index_value
-from tidemill.store.sql.compute.kinds import Settings
+from tidemill.store.sql.compute.kinds import Settings, Telling
 from tidemill.store.sql.compute.scope import Context
 from tidemill.store.sql.ddl.jobs import CheckNotNull, Done, Failed, FillColumn, FillIndexes, Reorg, Result
 from tidemill.store.sql.meta import Meta, dump
@@ -27,15 +26,6 @@ LOSSY_DDL_SOURCE: Final = 1 << 8  # by which a change stream knows writes that o
 CONFLICTS: Final = frozenset(
     {Errno.WRITE_CONFLICT, Errno.WRITE_CONFLICT_IN_TIDB, Errno.TXN_RETRYABLE, Errno.RESOLVE_LOCK_TIMEOUT}
 )
-
-
-_INTEGERS: Final = {
-    ColumnType.TINY: "tinyint",
-    ColumnType.SHORT: "smallint",
-    ColumnType.INT24: "mediumint",
-    ColumnType.LONG: "int",
-    ColumnType.LONGLONG: "bigint",
-}
 
 
 class Begin(Protocol):
@@ -96,7 +86,7 @@ def _use(reorg: Reorg, transaction: Transaction) -> TableUse:
     name = document["name"]["O"]
     table = CatalogTable(reorg.schema_id, database["db_name"]["O"], dump(document), reorg.table_id, name)
     milliseconds = physical_ms(transaction.start_ts)
-    return TableUse(TableAccess(table), Context(Settings(is_writing=True), _moment(milliseconds)))
+    return TableUse(TableAccess(table), Context(Settings(is_writing=True, telling=Telling.CAST), _moment(milliseconds)))
 
 
 def _moment(milliseconds: int) -> Time:
@@ -146,24 +136,9 @@ def _fill_column(reorg: FillColumn, use: TableUse, transaction: Transaction, row
     try:
         datums = use.complete(use.access.public(row.datums), row)
     except SqlError as error:
-        raise _RefusedError(_cast_failure(reorg, use, row, error)) from error
+        raise _RefusedError(Failed(error.number, error.message)) from error
     written = [datums[at] for at in use.access.written_places]
     record = use.access.codec.backfilled_record(row.handle, written)
     transaction.put(record.key, record.value)
     if reorg.index_ids:
         _fill_indexes(reorg.index_ids, use, transaction, row, datums)
-
-
-def _cast_failure(reorg: FillColumn, use: TableUse, row: StoredRow, error: SqlError) -> Failed:
-    """In the words of a cast, which knows of no column and no row: 1690 for 1264, 1292 for 1366."""
-    columns = use.access.stored.columns
-    places = {column.id: at for at, column in enumerate(columns)}
-    source = places[use.access.table.follows[reorg.column_id]]
-    target = columns[places[reorg.column_id]]
-    shown = use.shown(columns[source], row.datums[source])
-    if error.number == Errno.WARN_DATA_OUT_OF_RANGE and target.type in _INTEGERS:
-        return Failed(int(Errno.DATA_OUT_OF_RANGE), f"constant {shown} overflows {_INTEGERS[target.type]}")
-    if error.number == Errno.TRUNCATED_WRONG_VALUE_FOR_FIELD:
-        wrong = sql_error(Errno.TRUNCATED_WRONG_VALUE, "DOUBLE", shown)
-        return Failed(wrong.number, wrong.message)
-    return Failed(error.number, error.message)

@@ -14,6 +14,7 @@ from tidemill.store.sql.ddl.columns import PRIMARY, Document, build_column, buil
 from tidemill.store.sql.ddl.defaults import Default, Settings, build_default, origin_default
 from tidemill.store.sql.ddl.index_steps import find_index, index_args
 from tidemill.store.sql.ddl.modify_steps import needs_rewrite
+from tidemill.store.sql.ddl.refusals import no_index, unsupported
 from tidemill.store.sql.ddl.tables import check_dependency, check_index_name, free_index_name
 from tidemill.store.sql.parse.statements import (
     AddColumn,
@@ -168,8 +169,7 @@ class _Builder:
             what = "UNIQUE KEY"
         if what is not None:
             place = f"'{self.table.schema}.{self.table.name}'"
-            message = f"add column '{definition.name}' constraint {what} when altering {place}"
-            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
+            raise unsupported(f"unsupported add column '{definition.name}' constraint {what} when altering {place}")
         if definition.generated is not None and definition.generated.is_stored:
             what = "Adding generated stored column through ALTER TABLE"
             raise sql_error(Errno.UNSUPPORTED_ON_GENERATED_COLUMN, what)
@@ -215,9 +215,11 @@ class _Builder:
             i for i in self.document["index_info"] or () if any(p["offset"] == column["offset"] for p in i["idx_cols"])
         ]
         is_handle = self.document["pk_is_handle"] and column["type"]["Flag"] & ColumnFlag.PRI_KEY
-        if is_handle or any(i["is_primary"] or len(i["idx_cols"]) > 1 for i in covering):
-            message = f"drop column '{name}' with composite index covered or Primary Key covered now"
-            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
+        if is_handle:
+            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, "drop integer primary key")
+        if any(i["is_primary"] or len(i["idx_cols"]) > 1 for i in covering):
+            message = f"can't drop column {name} with composite index covered or Primary Key covered now"
+            raise unsupported(message)
 
     # Changes of columns
 
@@ -261,6 +263,7 @@ class _Builder:
         if spec.column.key is KeyKind.UNIQUE and not old["type"]["Flag"] & ColumnFlag.UNIQUE_KEY:
             raise _cannot_modify("can't change column constraint (UNIQUE KEY)")
         numbered = int(ColumnFlag.AUTO_INCREMENT)
+        self._check_handle(old, new)
         if old["type"]["Flag"] & numbered and not new["type"]["Flag"] & numbered:
             raise _cannot_modify("can't remove auto_increment without @@tidb_allow_remove_auto_inc enabled")
         if new["type"]["Flag"] & numbered and not old["type"]["Flag"] & numbered:
@@ -269,6 +272,11 @@ class _Builder:
         _check_charset(old, new)
         if needs_rewrite(old["type"], new["type"]):
             self._check_rewrite(old, new)
+
+    def _check_handle(self, old: Document, new: Document) -> None:
+        is_clustered = self.document["pk_is_handle"] or self.document["is_common_handle"]
+        if old["type"]["Flag"] & ColumnFlag.PRI_KEY and is_clustered and needs_rewrite(old["type"], new["type"]):
+            raise _cannot_modify("this column has primary key flag")
 
     def _check_generated(self, old: Document, new: Document) -> None:
         if old["generated_expr_string"] != new["generated_expr_string"] or (
@@ -281,11 +289,7 @@ class _Builder:
                 raise sql_error(Errno.DEPENDENT_BY_GENERATED_COLUMN, old["name"]["O"])
 
     def _check_rewrite(self, old: Document, new: Document) -> None:
-        """What cannot be cast, or is part of how rows are known."""
-        if old["type"]["Flag"] & ColumnFlag.PRI_KEY and (
-            self.document["pk_is_handle"] or self.document["is_common_handle"]
-        ):
-            raise _cannot_modify("this column has primary key flag")
+        """What cannot be cast."""
         if old["generated_expr_string"]:
             raise _cannot_modify("type of a generated column")
         columns = [new if c is old else c for c in self.columns]
@@ -354,22 +358,11 @@ class _Builder:
             return self._drop_primary_key()
         index = find_index(self.document, spec.name.lower())
         if index is None:
-            error = sql_error(Errno.CANT_DROP_FIELD_OR_KEY, spec.name)
-            return _noted_or_raised(error, is_note=spec.if_exists)
-        self._check_key_droppable(index)
+            return _noted_or_raised(no_index(spec.name), is_note=spec.if_exists)
         args: dict[str, Any] = {"index_name": ci(spec.name), "index_part_specifications": None}
         if spec.if_exists:
             args["if_exist"] = True
         return Clause(ActionType.DROP_INDEX, {"index_args": [args]}, SchemaState.PUBLIC, indexes=(spec.name.lower(),))
-
-    def _check_key_droppable(self, index: Document) -> None:
-        """An AUTO_INCREMENT column needs a key that begins with it."""
-        first = self.document["cols"][index["idx_cols"][0]["offset"]]
-        if not first["type"]["Flag"] & ColumnFlag.AUTO_INCREMENT:
-            return
-        others = [i for i in self.document["index_info"] if i is not index]
-        if not self.document["pk_is_handle"] and not any(i["idx_cols"][0]["offset"] == first["offset"] for i in others):
-            raise sql_error(Errno.WRONG_AUTO_KEY)
 
     def _drop_primary_key(self) -> Clause:
         if self.document["pk_is_handle"] or self.document["is_common_handle"]:
@@ -378,7 +371,6 @@ class _Builder:
         index = find_index(self.document, PRIMARY.lower())
         if index is None:
             raise sql_error(Errno.CANT_DROP_FIELD_OR_KEY, PRIMARY)
-        self._check_key_droppable(index)
         args = {"index_name": ci(PRIMARY), "index_part_specifications": None}
         return Clause(
             ActionType.DROP_PRIMARY_KEY, {"index_args": [args]}, SchemaState.PUBLIC, indexes=(PRIMARY.lower(),)
@@ -429,7 +421,8 @@ def _check_conversion(column: Document, to: Charset, table: Document) -> None:
         message = f"converting column '{column['name']['O']}' from charset {kind['Charset']} to {to.name}"
         raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
     if kind["Collate"] != to.collate and kind["Flag"] & _KEY_FLAGS:
-        message = f"converting collation of column '{column['name']['O']}' when index is defined on it."
+        change = f"from '{kind['Collate']}' to '{to.collate}'"
+        message = f"converting collation of column '{column['name']['O']}' {change} when index is defined on it."
         raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
 
 

@@ -5,6 +5,7 @@ from typing import Any, Final, TypeAlias
 
 from tidemill.model.table import ColumnFlag, ColumnType
 from tidemill.store.sql.ddl.defaults import Default, Settings, build_default
+from tidemill.store.sql.ddl.refusals import no_key_column
 from tidemill.store.sql.parse.expressions import column_names, to_text
 from tidemill.store.sql.parse.statements import ColumnDef, KeyDef, KeyKind, KeyPart
 from tidemill.store.sql.types import (
@@ -212,7 +213,7 @@ def _key_columns(columns: Sequence[Document], parts: Sequence[KeyPart]) -> list[
     for part in parts:
         column = find_column(columns, part.column)
         if column is None:
-            raise sql_error(Errno.KEY_COLUMN_DOES_NOT_EXIST, part.column)
+            raise no_key_column(part.column)
         if any(f["name"]["L"] == column["name"]["L"] for f in found):
             raise sql_error(Errno.DUP_FIELDNAME, part.column)
         length = _key_length(column, part)

@@ -7,7 +7,7 @@ import base64
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
 from tidemill.model.table import INTEGER_TYPES, ColumnFlag, ColumnType
@@ -39,6 +39,7 @@ _FUNCTIONS = frozenset(
     {"uuid", "rand", "json_object", "json_array", "json_quote", "date_format", "upper", "replace", "vec_from_text",
      "current_timestamp", "current_date", "str_to_date", "substring_index", "uuid_to_bin"}
 )  # fmt: skip
+_WIDE = Context(prec=100)
 _DATE = re.compile(r"(\d{2,4})[-./](\d{1,2})[-./](\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?")
 _TIME = re.compile(r"(-?)(?:(\d+) )?(\d{1,3}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?")
 
@@ -197,7 +198,7 @@ def _float(kind: FieldType, text: str) -> str:
 
 def _decimal(kind: FieldType, text: str) -> str:
     value = Decimal(text.strip())
-    rounded = value.quantize(Decimal(1).scaleb(-kind["Decimal"]), ROUND_HALF_UP)
+    rounded = value.quantize(Decimal(1).scaleb(-kind["Decimal"]), ROUND_HALF_UP, _WIDE)
     digits = max(len(rounded.as_tuple().digits) - kind["Decimal"], 0)
     if (rounded and digits > kind["Flen"] - kind["Decimal"]) or (kind["Flag"] & ColumnFlag.UNSIGNED and value < 0):
         raise ValueError(f"{value} is out of range")

@@ -13,6 +13,7 @@ from tidemill.store.sql.catalog import SchemaCache
 from tidemill.store.sql.ddl.defaults import Settings
 from tidemill.store.sql.ddl.jobs import Document
 from tidemill.store.sql.ddl.plan import Asking, plan
+from tidemill.store.sql.ddl.refusals import deprecations, noted
 from tidemill.store.sql.ddl.worker import Worker
 from tidemill.store.sql.node import DdlRequest
 from tidemill.store.sql.parse import parse
@@ -54,7 +55,8 @@ class DdlExecutor:
                 raise _error_of(job)
         if planned.error is not None:
             raise planned.error
-        return Affected(warnings=len(planned.notes))
+        notes = (*deprecations(statement), *map(noted, planned.notes))
+        return Affected(warnings=len(notes), notes=notes)
 
     def _run(self, job_id: int, is_interrupted: Callable[[], bool]) -> Document:
         """Run a job; one whose client wants it no more is cancelled, if it still can be."""

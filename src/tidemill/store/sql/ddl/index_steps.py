@@ -27,6 +27,7 @@ from tidemill.store.sql.ddl.jobs import (
     running,
     touch,
 )
+from tidemill.store.sql.ddl.refusals import no_index
 from tidemill.store.sql.parse.statements import KeyDef, KeyKind, KeyPart
 from tidemill.store.sql.types import NO_DEFAULT_FLAG, PREVENT_NULL_FLAG
 from tidemill.store.sql.wire.errors import Errno, sql_error
@@ -231,7 +232,7 @@ def drop_index(job: Document, documents: Documents, moment: Moment) -> Change:
         if args.get("if_exist"):
             finish_without_change(job)
             return Change(job, None)
-        raise sql_error(Errno.CANT_DROP_FIELD_OR_KEY, args["index_name"]["O"])
+        raise no_index(args["index_name"]["O"])
     state = _GOING[SchemaState(index["state"])]
     index["state"] = int(state)
     if state is not SchemaState.NONE:

@@ -137,8 +137,9 @@ def _alter_database(statement: AlterDatabase, catalog: Catalog, asking: Asking) 
 
 def _drop_database(statement: DropDatabase, catalog: Catalog, asking: Asking) -> Plan:
     if not catalog.has_database(statement.name):
-        error = sql_error(Errno.DB_DROP_EXISTS, statement.name)
-        return _noted_or_raised(error, is_note=statement.if_exists)
+        if statement.if_exists:
+            return Plan()
+        raise sql_error(Errno.DB_DROP_EXISTS, statement.name)
     if statement.name.lower() in _SYSTEM:
         raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"drop of the system database '{statement.name}'")
     database = catalog.database(statement.name)

@@ -17,6 +17,7 @@ from tidemill.store.sql.ddl.columns import (
     set_no_default_flag,
 )
 from tidemill.store.sql.ddl.defaults import Settings
+from tidemill.store.sql.ddl.refusals import no_key_column
 from tidemill.store.sql.parse.statements import CreateTable, KeyDef, KeyKind, KeyPart
 from tidemill.store.sql.types import Charset, resolve_charset
 from tidemill.store.sql.wire.errors import Errno, sql_error
@@ -198,7 +199,7 @@ def _make_primary(table: Document, key: KeyDef, clusters_all: bool) -> None:
     for part in key.parts:
         column = find_column(table["cols"], part.column)
         if column is None:
-            raise sql_error(Errno.KEY_COLUMN_DOES_NOT_EXIST, part.column)
+            raise no_key_column(part.column)
         if column["generated_expr_string"] and not column["generated_stored"]:
             raise sql_error(Errno.UNSUPPORTED_ON_GENERATED_COLUMN, "Defining a virtual generated column as primary key")
         columns.append(column)
@@ -260,13 +261,7 @@ def check_dependency(columns: list[Document], column: Document, name: str, place
 
 
 def _check_auto_increment(table: Document) -> None:
-    """There is one at most, and it leads a key."""
+    """There is one at most. That it leads a key TiDB no longer asks."""
     numbered = [c for c in table["cols"] if c["type"]["Flag"] & ColumnFlag.AUTO_INCREMENT]
-    if not numbered:
-        return
     if len(numbered) > 1:
-        raise sql_error(Errno.WRONG_AUTO_KEY)
-    leads = any(i["idx_cols"][0]["offset"] == numbered[0]["offset"] for i in table["index_info"] or ())
-    is_handle = table["pk_is_handle"] and numbered[0]["type"]["Flag"] & ColumnFlag.PRI_KEY
-    if not leads and not is_handle:
         raise sql_error(Errno.WRONG_AUTO_KEY)

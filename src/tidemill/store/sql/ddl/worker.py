@@ -58,7 +58,7 @@ Hold = Callable[[Document], bool]  # whether a job is to stay where it is
 
 
 class _UnwantedError(Exception):
-    """A job was cancelled while it went through rows."""
+    """A job was cancelled, or the worker stopped, while it went through rows."""
 
 
 class Nodes:
@@ -96,6 +96,7 @@ class Worker:
         self._turn = threading.RLock()
         self._changed = threading.Condition()
         self._holds: list[Hold] = []
+        self._stopped = threading.Event()
         self._first = 0  # no job below this id is left; of those that are gone the store keeps old versions
 
     # Queueing
@@ -120,8 +121,10 @@ class Worker:
 
     def run(self, job_id: int, check: Callable[[], None] = lambda: None) -> Document:
         """Take a job to its end; what it came to. ``check`` is called before each step, and may raise: the job then
-        stays as it is, and is taken on by who waits for its tables."""
+        stays as it is, and is taken on by who waits for its tables, or by ``carry_on``. 1053 once it is stopped."""
         while True:
+            if self._stopped.is_set():
+                raise sql_error(Errno.SERVER_SHUTDOWN)
             check()
             if (past := self._past(job_id)) is not None:
                 return past
@@ -129,6 +132,20 @@ class Worker:
             if self._is_held(self.job(first)) or not self.advance(first):
                 with self._changed:
                     self._changed.wait(_WAIT_SECONDS)
+
+    def carry_on(self) -> None:
+        """Take the steps of all jobs that may: of those, too, whose client is gone, or was before a restart."""
+        with self._reading() as meta:
+            ids = [job["id"] for job in self._jobs(meta)]
+        for job_id in ids:
+            while not self._stopped.is_set() and not self._is_held(self.job(job_id)) and self.advance(job_id):
+                pass
+
+    def stop(self) -> None:
+        """Take no more steps; jobs stay where they are, and the next start carries them on."""
+        self._stopped.set()
+        with self._changed:
+            self._changed.notify_all()
 
     def _past(self, job_id: int) -> Document | None:
         with self._reading() as meta:
@@ -210,7 +227,7 @@ class Worker:
     def _check_wanted(self, job_id: int) -> None:
         with self._reading() as meta:
             job = meta.job(job_id)
-        if job is None or job["state"] == JobState.CANCELLING:
+        if self._stopped.is_set() or job is None or job["state"] == JobState.CANCELLING:
             raise _UnwantedError
 
     # Holding and cancelling

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from tidemill.store.sql.parse.lexer import Kind, Token, syntax_error
-from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
+from tidemill.store.sql.parse.lexer import Kind, Token
+from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error, syntax_error
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ class Cursor:
 
     def error(self) -> SqlError:
         """1064 at the present token."""
-        return syntax_error(self.sql, self.token.start)
+        return syntax_error(self.sql, self.token.start, self.token.end)
 
     @staticmethod
     def refuse(what: str) -> SqlError:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
+from tidemill.store.sql.wire.errors import syntax_error
 
 
 class Kind(Enum):
@@ -43,19 +43,11 @@ _VARIABLE = re.compile(r"@@?(?:[\w$.]+|`[^`]*`|'[^']*'|\"[^\"]*\")?")
 _EXECUTED = re.compile(r"/\*(?:!\d{0,6}|T!(?:\[[\w,\s-]*\])?|M!\d{0,6})")
 _SIGNS = ("<=>", "->>", "||", "&&", "<<", ">>", "<=", ">=", "<>", "!=", ":=", "->")
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
-_LITERAL_AT_MOST = 80  # characters of the statement that an error repeats
 
 
 def tokenize(sql: str) -> list[Token]:
     """The tokens of ``sql``, the last one of kind END. 1064 where it cannot be read."""
     return _Lexer(sql).run()
-
-
-def syntax_error(sql: str, at: int) -> SqlError:
-    """1064, with the place as TiDB tells it."""
-    line = sql.count("\n", 0, at) + 1
-    column = at - (sql.rfind("\n", 0, at) + 1) + 1
-    return sql_error(Errno.PARSE_ERROR, f'line {line} column {column} near "{sql[at : at + _LITERAL_AT_MOST]}" ')
 
 
 class _Lexer:
@@ -87,7 +79,7 @@ class _Lexer:
             elif sql.startswith("/*", self.at):
                 end = sql.find("*/", self.at + 2)
                 if end < 0:
-                    raise syntax_error(sql, self.at)
+                    raise syntax_error(sql, self.at, len(sql))
                 self.at = end + 2
             elif c == "#" or (sql.startswith("--", self.at) and (self.at + 2 == len(sql) or sql[self.at + 2] <= " ")):
                 end = sql.find("\n", self.at)
@@ -95,7 +87,7 @@ class _Lexer:
             else:
                 return True
         if self.inside:
-            raise syntax_error(sql, len(sql))
+            raise syntax_error(sql, len(sql), len(sql))
         return False
 
     def _next(self) -> None:
@@ -124,7 +116,7 @@ class _Lexer:
             return self._add(Kind.PARAMETER, c, start)
         sign = next((s for s in _SIGNS if sql.startswith(s, start)), c)
         if len(sign) == 1 and sign not in "()+-*/%,.;=<>!~^&|:{}[]":
-            raise syntax_error(sql, start)
+            raise syntax_error(sql, start, start + 1)
         self.at += len(sign)
         return self._add(Kind.SIGN, sign, start)
 
@@ -136,7 +128,7 @@ class _Lexer:
         word = _DIGIT_WORD.match(self.sql, start)
         number = _NUMBER.match(self.sql, start)
         if number is None:
-            raise syntax_error(self.sql, start)
+            raise syntax_error(self.sql, start, len(self.sql))
         if word and word.end() > number.end():
             self.at = word.end()
             return self._add(Kind.WORD, word[0], start)
@@ -150,7 +142,7 @@ class _Lexer:
             return self._add(Kind.STRING, text, start)
         allowed = "0123456789abcdefABCDEF" if prefix == "x" else "01"
         if any(c not in allowed for c in text) or (prefix == "x" and len(text) % 2):
-            raise syntax_error(self.sql, start)
+            raise syntax_error(self.sql, start, len(self.sql))
         return self._add(Kind.HEX if prefix == "x" else Kind.BITS, text, start)
 
     def _quoted(self, quote: str, *, escapes: bool) -> str:
@@ -172,7 +164,7 @@ class _Lexer:
                 c = _ESCAPES.get(c, "\\" + c if c in "%_" else c)
             out.append(c)
             at += 1
-        raise syntax_error(sql, start)
+        raise syntax_error(sql, start, len(sql))
 
     def _add(self, kind: Kind, text: str, start: int) -> None:
         self.tokens.append(Token(kind, text, start, self.at, text.upper() if kind is Kind.WORD else ""))

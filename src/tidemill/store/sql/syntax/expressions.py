@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import Any, Final
 
-from tidemill.store.sql.syntax.tokens import Kind, Token, syntax_error, tokenize
+from tidemill.store.sql.syntax.tokens import Kind, Token, tokenize
 from tidemill.store.sql.syntax.tree import (
     AssignVariable,
     Between,
@@ -34,7 +34,7 @@ from tidemill.store.sql.syntax.tree import (
     UserVariable,
     ValuesOf,
 )
-from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
+from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error, syntax_error
 
 # How tightly operators bind; a greater number binds tighter.
 _BINARY: Final = {
@@ -260,7 +260,7 @@ class ExpressionParser:
             raise self.error()
 
     def error(self) -> SqlError:
-        return syntax_error(self.text, self.token.start)
+        return syntax_error(self.text, self.token.start, self.token.end)
 
     def identifier(self) -> str:
         token = self.token

@@ -322,7 +322,7 @@ class StatementParser(ExpressionParser):
                 self.expect_operator(")")
                 alias = self._alias()
                 if not alias:
-                    raise sql_error(Errno.UNKNOWN_ERROR, "Every derived table must have its own alias")
+                    raise sql_error(Errno.DERIVED_MUST_HAVE_ALIAS)
                 columns = self._name_list() if self.is_operator("(") else ()
                 return Derived(query, alias, columns)
             source = self._sources()

@@ -5,7 +5,7 @@ from decimal import Decimal
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
+from tidemill.store.sql.wire.errors import syntax_error
 
 
 class Kind(Enum):
@@ -58,7 +58,7 @@ def tokenize(text: str) -> list[Token]:
     while at < size:
         found = _PATTERN.match(text, at)
         if found is None:
-            raise syntax_error(text, at)
+            raise syntax_error(text, at, size if text[at] in "'\"`" else at + 1)
         start, at = at, found.end()
         match found.lastgroup:
             case "space" | "hint":
@@ -121,17 +121,9 @@ def _bits(text: str, whole: str, start: int) -> bytes:
     if text[1] == "'":
         digits, is_hex = text[2:-1], text[0] in "xX"
         if is_hex and len(digits) % 2:
-            raise syntax_error(whole, start)
+            raise syntax_error(whole, start, start + len(text))
     else:
         digits, is_hex = text[2:], text[1] == "x"
     if is_hex:
         return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)
     return int(digits, 2).to_bytes((len(digits) + 7) // 8, "big") if digits else b""
-
-
-def syntax_error(text: str, at: int) -> SqlError:
-    """1064 in TiDB's words: where, and what stands there."""
-    line = text.count("\n", 0, at) + 1
-    column = at - (text.rfind("\n", 0, at) + 1)
-    near = text[at : at + 2048]
-    return sql_error(Errno.PARSE_ERROR, f'line {line} column {column} near "{near}" ')

@@ -42,14 +42,11 @@ _LONGEST = (1 << 32) - 1
 _LONGEST_NAME = 256
 _TAIL = struct.Struct("<BHIBHBxx")
 
-# Clients know neither ENUM nor SET nor the sizes of BLOBs in results, and vectors not at all.
+# Clients know neither ENUM nor SET in results, and vectors not at all.
 _TYPE_ON_WIRE = {
     ColumnType.ENUM: ColumnType.STRING,
     ColumnType.SET: ColumnType.STRING,
     ColumnType.VARCHAR: ColumnType.VARSTRING,
-    ColumnType.TINYBLOB: ColumnType.BLOB,
-    ColumnType.MEDIUMBLOB: ColumnType.BLOB,
-    ColumnType.LONGBLOB: ColumnType.BLOB,
     ColumnType.VECTOR: ColumnType.LONGBLOB,
 }
 
@@ -130,9 +127,7 @@ class Column:
     @property
     def shown_flags(self) -> int:
         flags = self.flags
-        if self.type in _BLOBS:
-            flags |= ColumnFlag.BLOB
-        elif self.type == ColumnType.ENUM:
+        if self.type == ColumnType.ENUM:
             flags |= _FLAG_ENUM
         elif self.type == ColumnType.SET:
             flags |= _FLAG_SET
@@ -140,6 +135,8 @@ class Column:
             flags |= ColumnFlag.UNSIGNED
         elif self.type == ColumnType.VECTOR:
             return flags & ~int(ColumnFlag.BINARY)
+        if self.original_name:
+            return flags
         return flags | ColumnFlag.BINARY if self.shown_collation == BINARY else flags
 
 
@@ -149,7 +146,7 @@ def column_of(info: ColumnInfo, *, database: str, table: str, alias: str = "", n
     if info.type == ColumnType.NEWDECIMAL:
         length += 1 + (info.decimal > 0)  # the sign and the point
     elif info.type in _TEXTS or info.type in _BLOBS:
-        length = min(length * _BYTES_PER_CHARACTER.get(info.charset, 1), _LONGEST)
+        length = length * _BYTES_PER_CHARACTER.get(info.charset, 1) & _LONGEST  # TiDB counts in 32 bits
     is_text = info.type in _TEXTS or info.type in _BLOBS
     return Column(
         name=name or info.name,

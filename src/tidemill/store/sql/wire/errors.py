@@ -82,6 +82,7 @@ class Errno(IntEnum):
     )
     PS_MANY_PARAM = 1390, "HY000", "Prepared statement contains too many placeholders"
     UNKNOWN_FIELD_TYPE = 8051, "HY000", "unknown field type"
+    PREPARED_NOT_FOUND = 8111, "HY000", "Prepared statement not found"
     PREPARE_MULTI = 8115, "HY000", "Can not prepare multiple statements"
     MULTI_STATEMENT_DISABLED = (
         8130,
@@ -275,6 +276,7 @@ class Errno(IntEnum):
         "transaction aborted because lazy uniqueness check is enabled and an error occurred: %s",
     )
     AS_OF = 8135, "HY000", "invalid as of timestamp: %s"
+    PD_SERVER_TIMEOUT = 9001, "HY000", "PD server timeout: %s"
     TIKV_SERVER_TIMEOUT = 9002, "HY000", "TiKV server timeout"
     RESOLVE_LOCK_TIMEOUT = 9004, "HY000", "Resolve lock timeout"
     REGION_UNAVAILABLE = 9005, "HY000", "Region is unavailable"
@@ -303,6 +305,14 @@ class SqlError(TidemillError):
 
     def __reduce__(self) -> tuple[type["SqlError"], tuple[int, str, str]]:
         return type(self), (self.number, self.sqlstate, self.message)
+
+
+def syntax_error(text: str, start: int, end: int) -> SqlError:
+    """1064 in TiDB's words: where the word ends that does not fit, in bytes, and all that follows from its start."""
+    line_start = text.rfind("\n", 0, start) + 1
+    line = text.count("\n", 0, start) + 1
+    column = len(text[line_start:end].encode("utf-8", "surrogateescape")) + (line > 1)
+    return sql_error(Errno.PARSE_ERROR, f'line {line} column {column} near "{text[start : start + 2048]}" ')
 
 
 def sql_error(errno: Errno, *facts: object) -> SqlError:

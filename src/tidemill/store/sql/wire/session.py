@@ -46,6 +46,7 @@ class Affected:
     last_insert_id: int = 0
     warnings: int = 0
     info: str = ""
+    notes: tuple[tuple[str, int, str], ...] = ()  # what SHOW WARNINGS tells of a DDL: level, number, text
 
 
 @dataclass(frozen=True, slots=True)
