@@ -1,0 +1,38 @@
+"""The SQL for Spark gives what the SQL for DuckDB gives."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.flow.sink.lake.replay import calm_lake
+from tests.flow.sink.lake.test_histories import checked_marks, expected_rows, shown_rows
+from tidemill.flow.sink.lake.query import rows_at_sql
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from tidemill.spark.session import open_session
+
+    session = open_session(scratch=tmp_path_factory.mktemp("spark"))
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("ddl", ["a", "old", "pt"]), ("types", ["times", "sets"])])
+def test_spark_reads_the_rows_at_a_mark(name: str, wanted: list[str], spark: Any) -> None:
+    lake = calm_lake(name, "parquet")
+    last = max(mark["ts"] for mark, _ in checked_marks(name))
+    marks = [(m, t) for m, t in checked_marks(name) if m["table"] in wanted]
+    marks = [(m, t) for m, t in marks if m["ts"] == last or m["mark"] == "lossy"]
+    assert marks
+    for mark, info in marks:
+        table = lake.table(mark["schema"], mark["table"], mark["ts"])
+        frame = spark.read.option("mergeSchema", "true").parquet(*lake.parquet_files(table))
+        frame.createOrReplaceTempView("changes")
+        rows = spark.sql(rows_at_sql(table, mark["ts"], "changes", "spark", with_unfit=True)).toArrow()
+        found = sorted(shown_rows(mark, info, table, rows), key=repr)
+        assert found == sorted(expected_rows(mark, info), key=repr), (mark["mark"], info.full_name)
