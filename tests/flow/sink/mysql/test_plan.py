@@ -151,7 +151,9 @@ def test_what_came_and_went_is_written_only_where_it_may_be_there() -> None:
 
 
 def test_statements_stay_below_their_limits() -> None:
-    changes = [(None, {"id": n, "a": f"text {n}", "b": None, "v": "x" * 20}) for n in range(40)]
+    changes: list[tuple[Row | None, Row | None]] = [
+        (None, {"id": n, "a": f"text {n}", "b": None, "v": "x" * 20}) for n in range(40)
+    ]
     plan = planned(Past([changes], []).rows(TABLE, 0, 1), is_safe=False, is_atomic=False)
     sizes = [(s.last - s.first, len(plan.slice(s.first, s.last))) for lane in plan.phases[0] for t in lane for s in t]
     assert sum(rows for rows, _ in sizes) == 40

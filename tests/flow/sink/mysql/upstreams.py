@@ -85,7 +85,9 @@ def is_consistent(rows: list[Row]) -> bool:
 @st.composite
 def pasts(draw: Any, most: int = 8) -> Past:
     state: dict[int, Row] = {}
-    transactions, states, identity = [], [[]], 0
+    transactions: list[list[tuple[Row | None, Row | None]]] = []
+    states: list[list[Row]] = [[]]
+    identity = 0
     for _ in range(draw(st.integers(1, most))):
         after = dict(state)
         for _ in range(draw(st.integers(1, 4))):

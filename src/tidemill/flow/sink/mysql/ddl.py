@@ -195,9 +195,7 @@ class DdlRunner:
             log.info("ADD INDEX goes on downstream by itself", table=_place(event), query=query)
 
     def _kept_aside(self, session: Any, event: DdlEvent, query: str) -> str:
-        """Tables that are dropped, or brought back, where the downstream itself cannot bring one back."""
-        if self._downstream.flavor is Flavor.TIDB:
-            return query
+        """Tables that are dropped, or brought back, go to the side and come from there."""
         if event.type == ActionType.DROP_TABLE:
             return dropped.drop(session, event)
         if event.type != ActionType.RECOVER_TABLE:

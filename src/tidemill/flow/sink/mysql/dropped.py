@@ -1,6 +1,7 @@
-"""Dropped tables, kept aside for a while: TiDB can bring them back, MySQL and MariaDB cannot.
+"""Dropped tables, kept aside for a while, since the upstream can bring them back.
 
 A RECOVER TABLE or FLASHBACK TABLE gives a table back with all its rows, none of which come through the change stream.
+MySQL and MariaDB have no such statement, and a TiDB downstream collects its garbage by its own clock.
 So a DROP TABLE moves the table to ``tidb_cdc.dropped_<table id>_<ts of the drop>`` (a rename, which costs nothing), and
 the table is dropped for good an hour of upstream time later: TiDB forgets after ten minutes unless told otherwise.
 """
