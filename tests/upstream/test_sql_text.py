@@ -84,7 +84,7 @@ def test_how_the_table_is_partitioned_stands_behind_its_options(name: str, claus
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("ddl:shop.ar", "`id` bigint(20) NOT NULL /*T![auto_rand] AUTO_RANDOM(5) */,"),
+        ("ddl:shop.ar", "`id` bigint NOT NULL /*T![auto_rand] AUTO_RANDOM(5) */,"),
         ("ddl:shop.sh", "COLLATE=utf8mb4_bin /*T! SHARD_ROW_ID_BITS=4 PRE_SPLIT_REGIONS=2 */"),
     ],
 )
