@@ -1,0 +1,59 @@
+"""Which tables are to be checked: what the upstream has at a ts, by filter or by name. Runs on the driver."""
+
+import asyncio
+from collections.abc import Sequence
+
+from tidemill.errors import UsageError
+from tidemill.flow.filter import TableFilter
+from tidemill.flow.scan import ScanClient, TableName
+from tidemill.flow.schema.effects import SYSTEM_SCHEMAS
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts
+from tidemill.upstream.documents import parse_database, parse_table
+from tidemill.upstream.meta import read_snapshot, scan_ranges
+from tidemill.upstream.pd import PdClient
+from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.snapshot import SnapshotReader
+
+
+def read_name(text: str) -> TableName:
+    schema, dot, table = text.partition(".")
+    if not dot or not schema or not table:
+        raise UsageError(f"--table {text!r} is not the name of a table. Write it with its database, as in shop.item.")
+    return TableName(schema.strip("`"), table.strip("`"))
+
+
+def chosen_tables(
+    client: ScanClient, pd: str, ts: Ts, names: Sequence[TableName], filter: TableFilter
+) -> list[TableInfo]:
+    """Those named, or else all that the filter captures. Raises UsageError for a name that means nothing at ``ts``."""
+    if not names:
+        return sorted((t for t in asyncio.run(_all_tables(pd, ts)) if filter.captures(t)), key=lambda t: t.full_name)
+    tables = [client.find_table(name, ts) for name in dict.fromkeys(names)]
+    for table in tables:
+        if not table.handle_key:
+            raise UsageError(
+                f"cannot check {table.full_name}: it has neither a primary key nor a unique one of NOT NULL columns, "
+                "so its rows cannot be told apart. No changefeed replicates it."
+            )
+    return tables
+
+
+async def _all_tables(address: str, ts: Ts) -> list[TableInfo]:
+    pairs: list[tuple[bytes, bytes]] = []
+    async with PdClient(address) as pd:
+        reader = SnapshotReader(pd, RegionCache(pd))
+        try:
+            start, end = scan_ranges()[0]
+            async for batch in reader.scan(start, end, ts):
+                pairs.extend(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
+        finally:
+            await reader.close()
+    documents = read_snapshot(pairs)
+    schemas = {i: parse_database(raw, i).name for i, raw in documents.databases.items()}
+    wanted = {i: name for i, name in schemas.items() if name.lower() not in SYSTEM_SCHEMAS}
+    return [
+        parse_table(raw, schema_id, wanted[schema_id], ts, table_id)
+        for (schema_id, table_id), raw in documents.tables.items()
+        if schema_id in wanted
+    ]
