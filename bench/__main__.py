@@ -70,6 +70,7 @@ GROUPS = (
     Group(
         "sorter.", "bench.sorter", "bench_sorter", {"sorter.catch_up": Aim(at_most=1), "sorter.live": Aim(at_most=1)}
     ),
+    Group("scan.", "bench.scan", "bench_scan_initial", {"scan.initial": Aim(0.6)}),
     Group("store.scan", "bench.store", "bench_scan", {"store.scan_events": Aim(0.3)}),
     Group(
         "store.raw",

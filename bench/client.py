@@ -44,7 +44,7 @@ _START_SECONDS = 120.0
 def bench_client_receive() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
         history = grow("bench-narrow", ROWS, Path(folder) / "history")
-        with _upstream(history, Path(folder) / "ready.json") as pd_address:
+        with serving(history, Path(folder) / "ready.json") as pd_address:
             return asyncio.run(_measure(pd_address))
 
 
@@ -139,7 +139,7 @@ async def _drop(pd: PdClient, size: int) -> float:
 
 
 @contextlib.contextmanager
-def _upstream(history: Path, ready: Path) -> Iterator[str]:
+def serving(history: Path, ready: Path) -> Iterator[str]:
     command = [sys.executable, "-c", "from tidemill.cli import main; main()", "upstream", "--stores", "1"]
     command += ["--pd-port", "0", "--load", str(history), "--ready-file", str(ready), "--resolved-interval", "50ms"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)

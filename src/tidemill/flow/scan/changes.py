@@ -21,7 +21,7 @@ from tidemill.flow.scan.ahead import Emit, read_ahead
 from tidemill.flow.scan.feed import in_order, take_changes
 from tidemill.flow.scan.handles import HandleBounds, bounded_column, key_ranges
 from tidemill.flow.scan.history import Form, Stretch
-from tidemill.flow.scan.hold import ReadHold, held
+from tidemill.flow.scan.hold import ReadHold, reading
 from tidemill.flow.scan.parts import EVERYTHING, cut_by_region, joined
 from tidemill.flow.sorter import SpanSlices
 from tidemill.model.row import RowBatch
@@ -97,5 +97,5 @@ def read_changes(part: ChangePart) -> Iterator[RowBatch]:
 
 async def _take(part: ChangePart, folder: Path, emit: Emit[SpanSlices | None]) -> None:
     span = Span(encode_bytes(part.start), encode_bytes(part.end))
-    async with PdClient(part.pd) as pd, held(pd, part.hold):
+    async with reading(part.pd, part.hold) as pd:
         await emit(await take_changes(pd, span, part.from_ts, part.to_ts, folder))

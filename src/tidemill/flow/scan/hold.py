@@ -19,6 +19,7 @@ from tidemill.upstream.gc import GcHold
 from tidemill.upstream.pd import PdClient
 
 READ_TTL_SECONDS = 900
+CONNECT_SECONDS = 60.0  # an executor's patience with a PD that is away
 _ADVICE = (
     "Choose a later ts, or let the upstream keep more (tidb_gc_life_time). What is collected cannot be read any more."
 )
@@ -44,16 +45,22 @@ class ReadHold:
 
 
 @asynccontextmanager
-async def held(pd: PdClient, hold: ReadHold | None) -> AsyncIterator[None]:
-    """Renew the claim while the body runs, and cancel the body when it is lost. None: somebody else holds it."""
-    if hold is None:
-        yield
-        return
-    await hold.renew(pd)
-    async with asyncio.TaskGroup() as tasks:
-        renewing = tasks.create_task(_renew(pd, hold))
-        yield
-        renewing.cancel()
+async def reading(address: str, hold: ReadHold | None) -> AsyncIterator[PdClient]:
+    """A client of PD for an executor's read, which waits for a PD that is away. The claim is renewed while the body
+    runs, and the body is cancelled when it is lost. None: somebody else holds it."""
+    pd = PdClient(address)
+    await pd.connect(CONNECT_SECONDS)
+    try:
+        if hold is None:
+            yield pd
+            return
+        await hold.renew(pd)
+        async with asyncio.TaskGroup() as tasks:
+            renewing = tasks.create_task(_renew(pd, hold))
+            yield pd
+            renewing.cancel()
+    finally:
+        await pd.close()
 
 
 async def _renew(pd: PdClient, hold: ReadHold) -> None:

@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from tidemill.flow.mounter import mount_values
 from tidemill.flow.scan.ahead import Emit, read_ahead
-from tidemill.flow.scan.hold import held
+from tidemill.flow.scan.hold import reading
 from tidemill.flow.scan.parts import ScanPart
 from tidemill.model.row import RowBatch, RowOp, arrow_schema
 from tidemill.upstream.pairs import PAIR_SCHEMA
-from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader
 
@@ -44,7 +43,7 @@ def read_part(part: ScanPart) -> Iterator[RowBatch]:
 
 async def _read(part: ScanPart, emit: Emit[pa.RecordBatch]) -> None:
     """Emit the pairs, answers put together until they are worth decoding at once."""
-    async with PdClient(part.pd) as pd, held(pd, part.hold):
+    async with reading(part.pd, part.hold) as pd:
         reader = SnapshotReader(pd, RegionCache(pd))
         try:
             waiting: list[pa.RecordBatch] = []
