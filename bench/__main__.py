@@ -96,6 +96,8 @@ GROUPS = (
             "flow.cpu_seconds.canal_json": Aim(at_most=6),
         },
     ),
+    Group("flow.mysql", "bench.mysql", "bench_mysql", {"flow.mysql": Aim(0.7)}),
+    Group("flow.iceberg", "bench.lake", "bench_lake", {"flow.iceberg": Aim(0.6)}),
     Group("flow.latency", "bench.flow", "bench_latency", {"flow.latency_p99": Aim(at_most=1.5)}),
 )
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pymysql  # type: ignore[import-untyped]  # it ships no types
+import pymysql
 import pytest
 
 USER, PASSWORD = "tidemill", "s3cret/?&"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.control.state import ChangefeedState, DataDir
-from tidemill.flow.filter import TableFilter
+from tidemill.flow.filter import ColumnSelector, TableFilter
 from tidemill.flow.pipeline import Unit
 from tidemill.flow.scan import ScanPart, plan_scan
 from tidemill.flow.scan.catalog import table_document
@@ -52,6 +52,7 @@ class InitialCopy:
         wanted: TableFilter,
         sink: Sink,
         traits: Traits,
+        selector: ColumnSelector,
         state: ChangefeedState,
         data_dir: DataDir,
         zone: str,
@@ -61,6 +62,7 @@ class InitialCopy:
         self._wanted = wanted
         self._sink = sink
         self._traits = traits
+        self._selector = selector
         self._data_dir = data_dir
         self._zone = zone
         self._tables: list[_Table] = []
@@ -147,7 +149,7 @@ class InitialCopy:
         return self.state
 
     def _unit(self, table: _Table, parts: Sequence[ScanPart]) -> Unit:
-        target = self._sink.target(table.info, table.physical_id, self.state.start_ts)
+        target = self._sink.target(self._selector.table(table.info), table.physical_id, self.state.start_ts)
         return Unit(table.info, table.physical_id, None, target, parts=tuple(parts))
 
     def _event(self, seq: int, kind: ActionType, query: str, schema: str, info: TableInfo | None) -> DdlEvent:

@@ -38,7 +38,7 @@ from tidemill.control.progress import (
 from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.errors import InvariantError
 from tidemill.flow.deadletter import quarantine
-from tidemill.flow.filter import DdlFilter, TableFilter
+from tidemill.flow.filter import ColumnSelector, DdlFilter, TableFilter
 from tidemill.flow.intake import Intake
 from tidemill.flow.pipeline import Part, Unit, make_units
 from tidemill.flow.puller import Puller
@@ -48,6 +48,7 @@ from tidemill.flow.sorter import Sorter
 from tidemill.log import get_logger
 from tidemill.model.change import RAW_CHANGE_SCHEMA
 from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.ddl import DdlEvent
 from tidemill.model.ts import Ts, lag_seconds
 from tidemill.upstream.keys import record_span
 
@@ -116,6 +117,7 @@ class Processor:
         self._admission = admission or Admission()
         self._tables = TableFilter(config or ChangefeedConfig())
         self._ddl_filter = DdlFilter(config or ChangefeedConfig())
+        self._selector = ColumnSelector(config or ChangefeedConfig())
         self._joins_partitions = joins_partitions
         self._clock = clock
         self._ddls: deque[SchemaChange] = deque()
@@ -250,7 +252,7 @@ class Processor:
         units = await self._in_sink(
             make_units,
             parts,
-            lambda table, physical_id: self._sink.target(table, physical_id, to_ts),
+            lambda table, physical_id: self._sink.target(self._selector.table(table), physical_id, to_ts),
             joins_partitions=self._joins_partitions,
         )
         self._batch_planned = self._clock.monotonic()
@@ -339,12 +341,21 @@ class Processor:
                     log.info("leaving DDL out", ts=event.finished_ts, schema=event.schema, query=event.query)
                     continue
                 log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
-                await self._in_sink(self._sink.ddl, event)
+                await self._in_sink(self._sink.ddl, self._as_it_goes_out(event))
                 self.totals.ddls += 1
             self._ddls.popleft()
         self.progress = ddl_done(self.progress, at_ts, self._ddls[0].finished_ts if self._ddls else None)
         self._save()
         self._turn()
+
+    def _as_it_goes_out(self, event: DdlEvent) -> DdlEvent:
+        """With the columns that go out."""
+        after, before = event.table_info, event.pre_table_info
+        return replace(
+            event,
+            table_info=self._selector.table(after) if after is not None else None,
+            pre_table_info=self._selector.table(before) if before is not None else None,
+        )
 
     def _save(self, rows: int | None = None, sink_state: dict[str, object] | None = None) -> None:
         self._state = replace(

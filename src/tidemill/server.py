@@ -37,7 +37,7 @@ from tidemill.flow.puller import Puller
 from tidemill.flow.scan import plan_scan, read_part
 from tidemill.flow.schema import SchemaStore
 from tidemill.flow.schema.loader import load_schema
-from tidemill.flow.sink import Receipt, Sink, Traits, open_sink, read_sink_uri, safe_uri, traits
+from tidemill.flow.sink import Receipt, Sink, Traits, named, open_sink, read_sink_uri, safe_uri, traits
 from tidemill.flow.sorter import Sorter
 from tidemill.log import get_logger
 from tidemill.model.changefeed import ChangefeedConfig
@@ -111,8 +111,8 @@ class Changefeed:
         self._options = options
         if options.config.force_replicate:
             raise ConfigError(
-                "'force-replicate = true' is not supported: rows of tables without a key cannot be told apart, so a batch "
-                "that comes again after a crash would be there twice. Give such tables a key, or take it out."
+                "'force-replicate = true' is not supported: rows of tables without a key cannot be told apart, so a "
+                "batch that comes again after a crash would be there twice. Give such tables a key, or take it out."
             )
         scheme = options.sink_uri.partition("://")[0].lower()
         self._sink_options = read_sink_uri(options.sink_uri, sink_parameters(options.config, scheme))
@@ -246,9 +246,8 @@ class Changefeed:
         await self._hold_gc(pd, state.checkpoint_ts)
         # The sink's own checkpoint is published after ours is saved, so it is never above it, unless it is another's.
         zone = ZoneInfo(self._zone)
-        sink = self._open_sink(
-            self._sink_options, state.sink_state, start_ts=state.checkpoint_ts, zone=zone, rescan=self._rescan
-        )
+        target = named(self._sink_options, self._service_id, pd.cluster_id)
+        sink = self._open_sink(target, state.sink_state, start_ts=state.checkpoint_ts, zone=zone, rescan=self._rescan)
         await asyncio.to_thread(sink.recover)
         forget_after(self._data_dir.undecodable, state.checkpoint_ts)
         self._data_dir.save(state)
@@ -274,7 +273,8 @@ class Changefeed:
         self._check_tables(schema, wanted, state)
         copy = None
         if state.copied is not None:
-            copy = InitialCopy(pd, schema, wanted, sink, self._traits, state, self._data_dir, self._zone)
+            selector = ColumnSelector(options.config)
+            copy = InitialCopy(pd, schema, wanted, sink, self._traits, selector, state, self._data_dir, self._zone)
             await copy.plan()
             await asyncio.to_thread(copy.make_tables)
         return _Upstream(pd, Puller(pd, processor), Sorter(self._data_dir.segments), processor, copy)

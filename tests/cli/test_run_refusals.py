@@ -70,8 +70,8 @@ def run_words(pd: str, tmp: Path, changes: dict[str, str | None]) -> list[str]:
         pytest.param({"pd": ""}, 2, r"no PD address given", id="an empty PD"),
         pytest.param({"sink-uri": None}, 2, r"Missing option '--sink-uri'", id="no sink"),
         pytest.param({"sink-uri": "fil:///tmp/x"}, 2, r"unknown scheme 'fil'.*Did you mean 'file'\?", id="a scheme"),
-        pytest.param({"sink-uri": "/tmp/x"}, 2, r"no scheme. Write file:///", id="a bare path"),
-        pytest.param({"sink-uri": "kafka://b:9092/t"}, 2, r"'kafka' are not supported yet", id="a later scheme"),
+        pytest.param({"sink-uri": "/tmp/x"}, 2, r"no scheme. Write mysql://", id="a bare path"),
+        pytest.param({"sink-uri": "kafka://b:9092/t"}, 2, r"'kafka' are not supported", id="a later scheme"),
         pytest.param(
             {"sink-uri": SINK + "&flush-intervall=1s"}, 2, r"Did you mean 'flush-interval'\?", id="a parameter"
         ),
@@ -249,7 +249,6 @@ def test_a_folder_that_holds_later_changes_is_refused(tidemill: Tidemill, pd: st
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        pytest.param(["demo", "--speed", "-1"], 2, r"Invalid value for '--speed'", id="a speed"),
         pytest.param(["demo", "--keep", "/proc/files"], 2, r"cannot use --keep /proc/files: ", id="no rights"),
         pytest.param(["demo", "--output", "xml"], 2, r"'xml' is not one of", id="an output"),
         pytest.param(["dance"], 2, r"No such command 'dance'", id="a command"),

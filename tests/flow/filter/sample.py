@@ -144,7 +144,7 @@ def image() -> pa.RecordBatch:
 
 
 def _record(address: str) -> None:
-    import pymysql  # type: ignore[import-untyped]  # it has no types of its own
+    import pymysql
 
     host, _, port = address.rpartition(":")
     with pymysql.connect(host=host, port=int(port), user="root", autocommit=True) as session:

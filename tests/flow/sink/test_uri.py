@@ -32,7 +32,7 @@ def test_a_blackhole_needs_nothing_and_never_splits() -> None:
 
 def test_defaults_are_those_of_ticdc_but_for_the_flush_interval() -> None:
     config = parse_sink_uri(FILES)
-    assert config == SinkConfig(Scheme.FILE, "/data/out", MessageProtocol.CANAL_JSON)
+    assert config == SinkConfig(Scheme.FILE, "/data/out", protocol=MessageProtocol.CANAL_JSON)
     assert (config.file_size, config.date_separator, config.file_index_digits) == (67108864, DateSeparator.DAY, 20)
     assert config.canal_json == CanalJsonOptions(terminator=b"\r\n")
     assert config.csv == CsvOptions(",", '"', "\\N", b"\r\n", False, False, BinaryEncoding.BASE64, False)
@@ -105,10 +105,10 @@ def test_csv_parameters(more: str, expected: CsvOptions) -> None:
     [
         ("fil:///x?protocol=csv", r"unknown scheme 'fil' .* Did you mean 'file'\?"),
         ("blackhol://", r"Did you mean 'blackhole'\?"),
-        ("ftp://x", r"unknown scheme 'ftp' in the sink URI\. Known are blackhole and file\.$"),
-        ("/data/out", r"has no scheme\. Write file:///folder"),
+        ("ftp://x", r"unknown scheme 'ftp' in the sink URI\. Write mysql://"),
+        ("/data/out", r"has no scheme\. Write mysql://"),
         ("", r"has no scheme"),
-        ("kafka://h:9092/t?protocol=canal-json", r"scheme 'kafka' are not supported yet\. Use file:///"),
+        ("kafka://h:9092/t?protocol=canal-json", r"scheme 'kafka' are not supported\. Write mysql://"),
         ("file://[x?protocol=csv", r"cannot read the sink URI"),
         ("file:///data/out", r"needs a protocol\. Add 'protocol=canal-json' or 'protocol=csv'"),
         ("file:///?protocol=csv", r"names no folder\. Give an absolute one: file:///folder"),

@@ -7,7 +7,7 @@ files, blackhole, mysql/, lake/, parquet/       the sinks
 """
 
 from tidemill.flow.sink.blackhole import BlackholeSink, BlackholeTarget, drop_messages
-from tidemill.flow.sink.choice import SinkOptions, Target, Traits, open_sink, read_sink_uri, traits, write
+from tidemill.flow.sink.choice import SinkOptions, Target, Traits, named, open_sink, read_sink_uri, traits, write
 from tidemill.flow.sink.files import FileSink, FileTarget, write_files
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.surface import Sink
@@ -27,6 +27,7 @@ __all__ = [
     "Target",
     "Traits",
     "drop_messages",
+    "named",
     "open_sink",
     "parse_sink_uri",
     "read_sink_uri",

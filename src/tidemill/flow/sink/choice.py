@@ -7,7 +7,7 @@ read_sink_uri(uri) ─► SinkOptions ─► open_sink ─► Sink              
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -20,8 +20,9 @@ from tidemill.flow.sink.files import FileSink, FileTarget, write_files
 from tidemill.flow.sink.lake.sink import Rescan
 from tidemill.flow.sink.mysql.uri import SCHEMES as MYSQL_SCHEMES
 from tidemill.flow.sink.receipt import Receipt
+from tidemill.flow.sink.storage import is_storage_parameter, parse_storage
 from tidemill.flow.sink.surface import Sink
-from tidemill.flow.sink.uri import Scheme, SinkConfig, parse_sink_uri
+from tidemill.flow.sink.uri import Scheme, SinkConfig, parse_sink_uri, safe_uri
 from tidemill.model.row import RowBatch
 from tidemill.model.ts import Ts
 
@@ -51,7 +52,16 @@ def read_sink_uri(uri: str, from_file: Mapping[str, str] | None = None) -> SinkO
         return mysql.parse_mysql_uri(uri)
     if lake.is_lake_uri(uri):
         return lake.parse_lake_uri(uri)
+    if uri.partition("://")[0].lower() == "s3":
+        return _bucket(uri)
     return parse_sink_uri(uri)
+
+
+def named(options: SinkOptions, changefeed: str, cluster_id: int) -> SinkOptions:
+    """With the names under which a database that several changefeeds write to tells them apart."""
+    if isinstance(options, mysql.MysqlOptions):
+        return replace(options, changefeed=changefeed, cluster_id=str(cluster_id))
+    return options
 
 
 def traits(options: SinkOptions) -> Traits:
@@ -83,7 +93,7 @@ def open_sink(
         case lake.LakeOptions():
             return _open_lake(options, state, start_ts, zone, rescan)
         case SinkConfig(scheme=Scheme.FILE):
-            return FileSink(options, state, start_ts=start_ts, zone=zone)
+            return FileSink(options, state, start_ts=start_ts, zone=zone, storage=options.storage)
         case SinkConfig(scheme=Scheme.BLACKHOLE):
             return BlackholeSink(state)
     raise InvariantError(f"no sink for {options.safe_uri}")
@@ -119,6 +129,14 @@ def _open_lake(
             from tidemill.flow.sink.parquet import ParquetSink
 
             return ParquetSink(options, state, start_ts=start_ts, zone=zone, rescan=rescan)
+
+
+def _bucket(uri: str) -> SinkConfig:
+    """Files in a bucket are files: what is said of the storage is read by itself, the rest as of any folder."""
+    storage = parse_storage(uri)
+    pairs = [pair for pair in urlsplit(uri).query.split("&") if not is_storage_parameter(pair.partition("=")[0])]
+    config = parse_sink_uri(f"file:///{quote(storage.root)}?" + "&".join(pairs))
+    return replace(config, path=storage.root, storage=storage, safe_uri=safe_uri(uri))
 
 
 def _completed(uri: str, from_file: Mapping[str, str]) -> str:

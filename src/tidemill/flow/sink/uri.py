@@ -15,11 +15,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidemill.errors import SinkUriError
 from tidemill.flow.encoder import BinaryEncoding, CanalJsonOptions, CsvOptions, MessageProtocol
+
+if TYPE_CHECKING:
+    from tidemill.flow.sink.storage import StorageOptions
 
 
 class Scheme(Enum):
@@ -40,6 +43,7 @@ class SinkConfig:
 
     scheme: Scheme
     path: str = ""  # of file: the absolute folder
+    storage: "StorageOptions | None" = None  # a bucket in place of a folder
     protocol: MessageProtocol | None = None  # None (blackhole only): rows are counted, not encoded
     canal_json: CanalJsonOptions = field(default_factory=CanalJsonOptions)
     csv: CsvOptions = field(default_factory=CsvOptions)
@@ -319,9 +323,15 @@ _REFUSED: Mapping[str, str] = {
 }
 
 _OTHER_SCHEMES = (
-    "kafka", "kafka+ssl", "pulsar", "pulsar+ssl", "mysql", "mysql+ssl", "tidb", "tidb+ssl", "s3", "gcs", "gs", "azblob",
-    "azure", "tikv",
+    "kafka", "kafka+ssl", "pulsar", "pulsar+ssl", "gcs", "gs", "azblob", "azure", "tikv",
 )  # fmt: skip
+
+# Schemes whose URIs others of this package read.
+_ELSEWHERE = ("mysql", "mysql+ssl", "tidb", "tidb+ssl", "s3", "iceberg", "iceberg+s3", "delta", "delta+s3")
+_EXAMPLES = (
+    "Write mysql://user@host:3306/, file:///folder?protocol=canal-json, s3://bucket/prefix?protocol=csv, "
+    "iceberg:///warehouse, delta:///lake, or blackhole://."
+)
 
 _SECRETS = re.compile(r"(?i)(key|secret|token|password|passwd|credential|sas|ca$|cert$)")
 
@@ -331,15 +341,11 @@ def _scheme(text: str, uri: str) -> Scheme:
     if text.lower() in known:
         return Scheme(text.lower())
     if text.lower() in _OTHER_SCHEMES:
-        raise SinkUriError(
-            f"sinks of scheme {text!r} are not supported yet. Use file:///folder?protocol=canal-json, or blackhole://."
-        )
+        raise SinkUriError(f"sinks of scheme {text!r} are not supported. {_EXAMPLES}")
     if not text:
-        raise SinkUriError(
-            f"the sink URI {safe_uri(uri)} has no scheme. Write file:///folder?protocol=canal-json, or blackhole://."
-        )
+        raise SinkUriError(f"the sink URI {safe_uri(uri)} has no scheme. {_EXAMPLES}")
     raise SinkUriError(
-        f"unknown scheme {text!r} in the sink URI. Known are blackhole and file.{_suggestion(text.lower(), known)}"
+        f"unknown scheme {text!r} in the sink URI.{_suggestion(text.lower(), [*known, *_ELSEWHERE])} {_EXAMPLES}"
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import pymysql  # type: ignore[import-untyped]  # it ships no types
+import pymysql
 
 from tidemill.errors import SinkError
 from tidemill.flow.sink.mysql import dropped, failures

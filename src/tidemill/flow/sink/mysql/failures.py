@@ -6,7 +6,7 @@ Every number is MySQL's, MariaDB's or TiDB's; messages of ours name the table an
 from collections.abc import Callable
 from typing import Final
 
-import pymysql  # type: ignore[import-untyped]  # it ships no types
+import pymysql
 
 from tidemill.errors import SinkError
 

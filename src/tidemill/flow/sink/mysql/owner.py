@@ -13,7 +13,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-import pymysql  # type: ignore[import-untyped]  # it ships no types
+import pymysql
 
 from tidemill.errors import SinkError
 from tidemill.flow.sink.mysql import failures

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import pymysql  # type: ignore[import-untyped]  # it ships no types
-from pymysql.constants import CLIENT  # type: ignore[import-untyped]
+import pymysql
+from pymysql.constants import CLIENT
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkError

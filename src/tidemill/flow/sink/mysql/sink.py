@@ -14,7 +14,7 @@ from datetime import UTC, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import pymysql  # type: ignore[import-untyped]  # it ships no types
+import pymysql
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkError

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pymysql  # type: ignore[import-untyped]  # it ships no types
+import pymysql
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkError
