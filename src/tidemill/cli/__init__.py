@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from tidemill.cli import demo, fault, run, upstream
+from tidemill.cli import demo, fault, run, upstream, verify
 from tidemill.errors import TidemillError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("upstream")(upstream.upstream)
 app.command("run")(run.run)
+app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
 app.add_typer(fault.fault, name="fault")
 

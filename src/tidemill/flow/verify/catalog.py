@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from tidemill.errors import UsageError
 from tidemill.flow.filter import TableFilter
-from tidemill.flow.scan import ScanClient, TableName
+from tidemill.flow.scan import ReadHold, ScanClient, TableName
 from tidemill.flow.schema.effects import SYSTEM_SCHEMAS
 from tidemill.model.table import TableInfo
-from tidemill.model.ts import Ts
+from tidemill.model.ts import Ts, show
 from tidemill.upstream.documents import parse_database, parse_table
 from tidemill.upstream.meta import read_snapshot, scan_ranges
 from tidemill.upstream.pd import PdClient
@@ -27,6 +27,7 @@ def chosen_tables(
     client: ScanClient, pd: str, ts: Ts, names: Sequence[TableName], filter: TableFilter
 ) -> list[TableInfo]:
     """Those named, or else all that the filter captures. Raises UsageError for a name that means nothing at ``ts``."""
+    claim(client, ts)
     if not names:
         return sorted((t for t in asyncio.run(_all_tables(pd, ts)) if filter.captures(t)), key=lambda t: t.full_name)
     tables = [client.find_table(name, ts) for name in dict.fromkeys(names)]
@@ -37,6 +38,15 @@ def chosen_tables(
                 "so its rows cannot be told apart. No changefeed replicates it."
             )
     return tables
+
+
+def claim(client: ScanClient, ts: Ts) -> ReadHold:
+    """Keep the upstream from collecting what is to be read at ``ts``; ``StartTsCollectedError`` if it has."""
+    if ts > client.now():
+        raise UsageError(f"cannot check at {show(ts)}: it lies in the upstream's future. Give an earlier --at.")
+    hold = ReadHold.new(ts)
+    client.keep(hold)
+    return hold
 
 
 async def _all_tables(address: str, ts: Ts) -> list[TableInfo]:

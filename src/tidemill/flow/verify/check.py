@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.errors import UsageError
 from tidemill.flow.scan import HandleBounds, ReadHold, ScanClient, ScanPart
 from tidemill.flow.sink.mysql.statement import name
 from tidemill.flow.sink.mysql.waiting import pause
+from tidemill.flow.verify.catalog import claim
 from tidemill.flow.verify.forms import Comparison
 from tidemill.flow.verify.hashing import Hashes, Sums, row_hashes
 from tidemill.flow.verify.report import Report, RowKey, TableReport, differences, keyed
@@ -31,7 +31,7 @@ from tidemill.flow.verify.sides import MysqlSide, Side
 from tidemill.flow.verify.sources import Source, UpstreamSource
 from tidemill.flow.verify.tasks import HashTask, Outcome, RangeTask, RowTask, SumTask, judge
 from tidemill.model.table import INTEGER_TYPES, TableInfo
-from tidemill.model.ts import Ts, show
+from tidemill.model.ts import Ts
 
 Task = SumTask | HashTask | RowTask | RangeTask
 Run = Callable[[Sequence[Task]], list[Any]]
@@ -90,10 +90,7 @@ class Check:
     def check(self, tables: Sequence[TableInfo], ts: Ts) -> Report:
         """``tables`` as they are at ``ts``. Raises ``StartTsCollectedError`` where the upstream keeps too little."""
         began = SYSTEM_CLOCK.monotonic()
-        if ts > self._client.now():
-            raise UsageError(f"cannot check at {show(ts)}: it lies in the upstream's future. Give an earlier --at.")
-        hold = ReadHold.new(ts)
-        self._client.keep(hold)
+        hold = claim(self._client, ts)
         reports, checked = [], []
         surveyed = self._side.survey(tables, ts)
         for table in tables:

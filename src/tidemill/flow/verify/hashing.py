@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
+
+from tidemill.flow.encoder.kernel import compiled
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -63,7 +64,7 @@ def _frozen(values: Any) -> Any:
     return values
 
 
-@njit(cache=True, nogil=True)  # type: ignore[misc]  # it ships no types
+@compiled
 def _mixed(state: Any, value: Any) -> Any:
     mixed = (state ^ value) * _A + _C
     mixed ^= mixed >> _S32
@@ -73,7 +74,7 @@ def _mixed(state: Any, value: Any) -> Any:
     return mixed ^ (mixed >> _S31)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[misc]
+@compiled
 def _mix_fixed(out: Any, values: Any, valid: Any) -> None:
     has_nulls = len(valid) == len(values)
     for row in range(len(out)):
@@ -83,7 +84,7 @@ def _mix_fixed(out: Any, values: Any, valid: Any) -> None:
             out[row] = _mixed(out[row], values[row])
 
 
-@njit(cache=True, nogil=True)  # type: ignore[misc]
+@compiled
 def _mix_bytes(out: Any, data: Any, offsets: Any, valid: Any) -> None:
     has_nulls = len(valid) == len(offsets) - 1
     for row in range(len(out)):
@@ -129,7 +130,7 @@ class Sums:
         return int(self.counts.sum())
 
 
-@njit(cache=True, nogil=True)  # type: ignore[misc]
+@compiled
 def _add(counts: Any, sums: Any, xors: Any, keys: Any, rows: Any) -> None:
     buckets = np.uint64(len(counts))
     for row in range(len(rows)):

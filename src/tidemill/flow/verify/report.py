@@ -241,7 +241,7 @@ def _text(comparison: Comparison, name: str, value: Any) -> str | None:
 def _named(column: ColumnInfo, value: Any) -> str:
     """Elements of ENUM and SET by their names."""
     if column.type is ColumnType.ENUM and 0 < value <= len(column.elems):
-        return column.elems[value - 1]
+        return str(column.elems[value - 1])
     if column.type is ColumnType.SET and value >> len(column.elems) == 0:
         return ",".join(element for bit, element in enumerate(column.elems) if value >> bit & 1)
     return str(value)

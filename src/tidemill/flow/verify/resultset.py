@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pymysql  # type: ignore[import-untyped]  # it ships no types
-from numba import njit
-from pymysql.connections import MySQLResult  # type: ignore[import-untyped]
-from pymysql.constants import COMMAND  # type: ignore[import-untyped]
+import pymysql
+from pymysql.connections import MySQLResult
+from pymysql.constants import COMMAND
+
+from tidemill.flow.encoder.kernel import compiled
 
 Ints = npt.NDArray[np.int64]
 
@@ -111,12 +112,13 @@ def _column(data: Any, starts: Ints, lengths: Ints) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(starts), [bitmap, pa.py_buffer(ends), pa.py_buffer(out)])
 
 
-@njit(cache=True, nogil=True)  # type: ignore[misc]  # it ships no types
-def _find(data: Any, width: int, starts: Any, lengths: Any) -> Any:
+@compiled
+def _find(data: Any, width: Any, starts: Any, lengths: Any) -> Any:
     """(rows found, where the next packet begins, why we stopped)."""
-    at, rows, size = 0, 0, len(data)
+    at: Any = 0
+    rows, size = 0, len(data)
     while rows < len(starts) and at + 5 <= size:
-        length = np.int64(data[at]) | np.int64(data[at + 1]) << 8 | np.int64(data[at + 2]) << 16
+        length: Any = np.int64(data[at]) | np.int64(data[at + 1]) << 8 | np.int64(data[at + 2]) << 16
         if length == _LONGEST_PACKET:
             return rows, at, _LONG
         first = data[at + 4]
@@ -130,13 +132,13 @@ def _find(data: Any, width: int, starts: Any, lengths: Any) -> Any:
     return rows, at, _MORE
 
 
-@njit(cache=True, nogil=True)  # type: ignore[misc]
-def _split(data: Any, at: int, width: int, starts: Any, lengths: Any) -> None:
+@compiled
+def _split(data: Any, at: Any, width: Any, starts: Any, lengths: Any) -> None:
     """Where the values of the row at ``at`` lie. A length of -1 is a null."""
     for place in range(width):
         first = np.int64(data[at])
         at += 1
-        length = first
+        length: Any = first
         more = 0
         if first == 0xFB:
             length = -1
@@ -156,7 +158,7 @@ def _split(data: Any, at: int, width: int, starts: Any, lengths: Any) -> None:
             at += length
 
 
-@njit(cache=True, nogil=True)  # type: ignore[misc]
+@compiled
 def _gather(data: Any, starts: Any, ends: Any, out: Any) -> None:
     for row in range(len(starts)):
         at = starts[row]

@@ -1,0 +1,173 @@
+"""``tidemill verify``: whether the downstream is what the upstream is at a ts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import orjson
+import typer
+
+from tidemill.cli.options import Output, configure_log, parse_ts
+from tidemill.cli.run import _master, _zone
+from tidemill.control.config import load_config, sink_parameters
+from tidemill.control.state import ChangefeedState, DataDir
+from tidemill.errors import DataDirError, UsageError
+from tidemill.flow.filter import ColumnSelector, TableFilter
+from tidemill.flow.scan import ScanClient
+from tidemill.flow.sink import Scheme, SinkConfig, SinkOptions, read_sink_uri
+from tidemill.flow.sink.lake import LakeOptions
+from tidemill.flow.sink.mysql import MysqlOptions
+from tidemill.flow.verify import (
+    Check,
+    CheckOptions,
+    MysqlDownstream,
+    MysqlSide,
+    Report,
+    Side,
+    chosen_tables,
+    read_name,
+)
+from tidemill.flow.verify.files import FileSide
+from tidemill.flow.verify.lake import LakeSide
+from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.ts import Ts, show
+
+
+def verify(
+    pd: Annotated[str, typer.Option("--pd", help="PD's addresses, comma separated: 127.0.0.1:2379.")],
+    sink_uri: Annotated[str, typer.Option("--sink-uri", help="The downstream, as it was given to tidemill run.")],
+    at: Annotated[
+        str | None,
+        typer.Option("--at", help="The ts at which both are compared; a TSO or a time. Default: the checkpoint."),
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option("--table", help="Only this table, as in shop.item; may be given again.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The changefeed's TOML file: its filters say which tables.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="The changefeed's folder, where its checkpoint is found.")
+    ] = None,
+    spark_master: Annotated[str, typer.Option("--spark-master", help="local[N], or spark://HOST:PORT.")] = "local[2]",
+    time_zone: Annotated[
+        str, typer.Option("--time-zone", help="The zone of TIMESTAMP values in files, as given to tidemill run.")
+    ] = "UTC",
+    max_rows: Annotated[
+        int, typer.Option("--max-rows", min=1, max=10_000, help="Of a table show at most so many rows that differ.")
+    ] = 100,
+    output: Annotated[Output, typer.Option("--output", help="How to print what was found.")] = Output.text,
+    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "warning",
+) -> None:
+    """Compare the downstream with the upstream at a ts, while both are written to.
+
+    Prints the rows that differ, and for MySQL the SQL that would mend them. Ends with 0 where all is equal, with 1
+    where something differs, with 2 where it was asked for something impossible.
+
+    Example: tidemill verify --pd 127.0.0.1:2379 --sink-uri mysql://root@127.0.0.1:3306/ --data-dir tidemill-data
+    """
+    configure_log(log_level)
+    settings = load_config(config) if config is not None else ChangefeedConfig(ignore_ineligible_table=True)
+    options = read_sink_uri(sink_uri, sink_parameters(settings, sink_uri) if config is not None else None)
+    names = [read_name(text) for text in table or ()]
+    progress = DataDirProgress.open(data_dir) if data_dir is not None else None
+    side, ts = _chosen(options, parse_ts(at, "--at"), progress, _zone(time_zone))
+    given = CheckOptions(pd, zone=_zone(time_zone) if isinstance(options, SinkConfig) else "UTC", most_rows=max_rows)
+    master = _master(spark_master)
+    with ScanClient(pd) as client:
+        selector = ColumnSelector(settings)
+        tables = [selector.table(t) for t in chosen_tables(client, pd, ts, names, TableFilter(settings))]
+        if not tables:
+            raise UsageError(f"there is no table to check at {show(ts)}. Check filter.rules, or name one by --table.")
+        from tidemill.spark.session import close_session, open_session
+        from tidemill.spark.verify_job import runner
+
+        with TemporaryDirectory(prefix="tidemill-verify-") as scratch:
+            spark = open_session(master, scratch=Path(scratch), name="tidemill-verify")
+            try:
+                live = progress if at is None else None
+                report = Check(client, side, runner(spark), given, live).check(tables, ts)
+            finally:
+                close_session()
+    _print(report, output)
+    if not report.is_equal:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirProgress:
+    """The changefeed's, as its folder tells it."""
+
+    folder: DataDir
+
+    @classmethod
+    def open(cls, path: Path) -> "DataDirProgress":
+        folder = DataDir(path)
+        if folder.load() is None:
+            raise UsageError(
+                f"data-dir {path} holds no changefeed. Give the --data-dir of tidemill run, or the ts by --at."
+            )
+        return cls(folder)
+
+    def checkpoint_ts(self) -> Ts:
+        state = self.folder.load()
+        assert isinstance(state, ChangefeedState)
+        return state.checkpoint_ts
+
+    def is_running(self) -> bool:
+        """Whether somebody holds the folder. Looking takes the lock for a moment."""
+        probe = DataDir(self.folder.path)
+        try:
+            probe.acquire()
+        except DataDirError:
+            return True
+        probe.release()
+        return False
+
+
+def _chosen(options: SinkOptions, at: Ts | None, progress: DataDirProgress | None, zone: str) -> tuple[Side, Ts]:
+    """The downstream, and the ts at which it is compared."""
+    match options:
+        case MysqlOptions():
+            return _mysql(MysqlDownstream(options), at, progress)
+        case LakeOptions():
+            lake = LakeSide(options)
+            return lake, _complete(at, lake.checkpoint_ts)
+        case SinkConfig(scheme=Scheme.FILE):
+            files = FileSide(options, zone)
+            return files, files.at(_complete(at, files.checkpoint_ts))
+    raise UsageError(
+        f"there is nothing to check at {options.safe_uri}: what went there is not kept. Give a MySQL, a lake or files."
+    )
+
+
+def _mysql(downstream: MysqlDownstream, at: Ts | None, progress: DataDirProgress | None) -> tuple[Side, Ts]:
+    point = downstream.sync_point()
+    if point is not None and point.secondary_ts and at in (None, point.primary_ts):
+        return MysqlSide(downstream, point.secondary_ts), point.primary_ts
+    if at is not None:
+        return MysqlSide(downstream), at
+    if progress is None:
+        raise UsageError(
+            "which ts is to be checked? Give the changefeed's --data-dir, whose checkpoint is taken, or a ts by --at "
+            "at which the downstream stands still. A TiDB downstream with sync points needs neither."
+        )
+    return MysqlSide(downstream), progress.checkpoint_ts()
+
+
+def _complete(at: Ts | None, checkpoint_ts: Ts) -> Ts:
+    if at is not None and at > checkpoint_ts:
+        raise UsageError(
+            f"the downstream is complete up to {show(checkpoint_ts)} only, and --at {show(at)} lies behind it. "
+            "Wait for the changefeed, or give an earlier ts."
+        )
+    return checkpoint_ts if at is None else at
+
+
+def _print(report: Report, output: Output) -> None:
+    if output is Output.json:
+        typer.echo(orjson.dumps(report.document()).decode())
+        return
+    for line in report.lines():
+        typer.echo(line)

@@ -1,0 +1,122 @@
+"""``tidemill verify`` as a user runs it: exit codes, what it prints, and what it refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_run_refusals import Tidemill, closed_port, tidemill  # noqa: F401  # a fixture
+from tests.mariadb import MariaDb, need_mariadb
+from tidemill.store.sql.nodes import SqlNodes
+from tidemill.store.sql.session import SqlSession
+from tidemill.store.upstream import EmbeddedUpstream
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A table of three rows on both sides; downstream one is missing, one too many, one different."""
+    need_mariadb()
+    with (
+        EmbeddedUpstream.start(resolved_interval_seconds=3600) as upstream,
+        MariaDb(tmp_path_factory.mktemp("mariadb")) as mariadb,
+    ):
+        session = SqlSession(SqlNodes(upstream.cluster, 1).nodes[0])
+        create = "create table shop.item (id int primary key, name varchar(20))"
+        for statement in (
+            "create database shop",
+            create,
+            "insert into shop.item values (1, 'one'), (2, 'two'), (3, 'three')",
+        ):
+            session.execute(statement)
+            mariadb.query(statement)
+        session.execute("create table shop.other (id int primary key)")
+        mariadb.query(
+            "update shop.item set name = 'Zwei' where id = 2",
+            "delete from shop.item where id = 3",
+            "insert into shop.item values (4, 'four')",
+            "create user poor identified by 'p'",
+        )
+        yield upstream, mariadb
+        session.close()
+
+
+def verify(world: Any, *words: str, sink: str = "") -> subprocess.CompletedProcess[str]:
+    upstream, mariadb = world
+    command = [sys.executable, "-m", "tidemill", "verify", "--pd", upstream.pd_address, "--sink-uri"]
+    return subprocess.run(
+        [*command, sink or mariadb.uri(), *words], capture_output=True, text=True, env=os.environ, timeout=300
+    )
+
+
+def test_what_differs_is_printed_with_the_sql_that_mends_it(world: Any) -> None:
+    upstream, mariadb = world
+    done = verify(world, "--at", str(upstream.tso()), "--table", "shop.item")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[:6] == [
+        "shop.item: 1 missing, 1 extra, 1 changed",
+        "  ~ changed row id = '2'",
+        "      name: upstream 'two', downstream 'Zwei'",
+        "  - missing row id = '3'",
+        "  + extra row id = '4'",
+        "",
+    ]
+    statements = [line for line in done.stdout.splitlines() if line.endswith(";")]
+    assert statements[1:] == [
+        "DELETE FROM `shop`.`item` WHERE `id` IN (4);",
+        "REPLACE INTO `shop`.`item` (`id`,`name`) VALUES (2,'two');",
+        "REPLACE INTO `shop`.`item` (`id`,`name`) VALUES (3,'three');",
+    ]
+    mariadb.query(*statements)
+    equal = verify(world, "--at", str(upstream.tso()), "--table", "shop.item", "--output", "json")
+    assert equal.returncode == 0, equal.stderr
+    document = json.loads(equal.stdout)
+    assert (document["equal"], document["rows"]) == (True, 3)
+    whole = verify(world, "--at", str(upstream.tso()), "--output", "json")
+    assert whole.returncode == 1
+    assert {t["table"]: t["schema"] for t in json.loads(whole.stdout)["tables"]} == {
+        "shop.item": [],
+        "shop.other": ["the downstream has no such table, or its user may not see it"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "says"),
+    [
+        pytest.param({"--table": "item"}, 2, "is not the name of a table", id="a table without database"),
+        pytest.param({"--table": "shop.itm"}, 2, "Did you mean 'item'?", id="no such table"),
+        pytest.param({"--at": None}, 2, "which ts is to be checked?", id="no ts"),
+        pytest.param({"--at": "1"}, 1, "cannot read at", id="a ts that was collected"),
+        pytest.param({"--at": "2099-01-01T00:00:00Z"}, 2, "upstream's future", id="a ts to come"),
+        pytest.param({"--data-dir": "/nowhere"}, 2, "holds no changefeed", id="no changefeed"),
+        pytest.param({"--sink-uri": "blackhole://"}, 2, "nothing to check", id="a sink that keeps nothing"),
+        pytest.param({"--sink-uri": "mysql://root@{closed}/"}, 1, "cannot connect at", id="nobody there"),
+        pytest.param({"--sink-uri": "mysql://poor:x@{mariadb}/"}, 1, "error 1045", id="a wrong password"),
+        pytest.param({"--pd": "{closed}"}, 1, "PD", id="no upstream"),
+        pytest.param({"--spark-master": "there"}, 2, "is not a Spark master", id="a master that is none"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(
+    world: Any,
+    tidemill: Tidemill,  # noqa: F811
+    tmp_path: Path,
+    flags: dict[str, str | None],
+    code: int,
+    says: str,
+) -> None:
+    upstream, mariadb = world
+    if flags.get("--at") == "1":
+        upstream.set_gc_safepoint(upstream.tso())
+    given = {"--pd": upstream.pd_address, "--sink-uri": mariadb.uri(), "--at": str(upstream.tso()), **flags}
+    words = [
+        word.replace("{closed}", closed_port()).replace("{mariadb}", f"127.0.0.1:{mariadb.port}")
+        for name, value in given.items()
+        if value is not None
+        for word in (name, value)
+    ]
+    said = tidemill("verify", *words)
+    assert (said.code, says in said.errors) == (code, True), said
