@@ -1,0 +1,31 @@
+"""The page about ``tidemill verify``: what it shows can be run, and finds both sides equal."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.histories import load
+from tidemill.store.upstream import EmbeddedUpstream
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/verify.md"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
+    history = load("types")
+    lines = re.findall(r"^```shell\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)[0].splitlines()
+    with EmbeddedUpstream.start(load=history.folder / "history.parquet", resolved_interval_seconds=0.05) as upstream:
+        for line in lines:
+            line = line.replace("127.0.0.1:2379", upstream.pd_address).replace("/tmp/", f"{tmp_path}/")
+            line = line.replace("START_TS", str(history.bootstrap_ts)).replace("TARGET_TS", str(history.end_ts))
+            _, *words = shlex.split(line)
+            done = subprocess.run(
+                [sys.executable, "-m", "tidemill", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("Equal at ")
