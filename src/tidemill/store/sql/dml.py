@@ -136,6 +136,8 @@ class _Insertion:
         last_id = self._first_id or self._given_id
         if self._tree.on_duplicate and not self._has_inserted:
             last_id = self._updated_id
+        if self._first_id:
+            self._context.set_last_insert_id(self._first_id)
         return Affected(affected, last_id, len(self._settings.warnings), info)
 
     # Rows to write
@@ -394,9 +396,13 @@ class _Assignments:
             if computed is None:
                 datum = use.default(column, is_update=True)
             else:
-                datum = use.assigner(column).assign(computed.compute(row), computed.type, number)
+                value = computed.compute(row)
+                datum = None if value is None else use.assigner(column).assign(value, computed.type, number)
             public[at] = datum
             row[at] = use.computable(list(public))[at] if datum is not None else None
+        for column, datum in zip(use.info.columns, public, strict=True):
+            if datum is None and column.is_not_null and not column.is_generated:
+                public[column.offset] = use.assigner(column).assign(None, Type(Kind.NULL), number)
         use.fill_generated(public, number)
         if public == old and all(type(a) is type(b) for a, b in zip(public, old, strict=True)):
             return None

@@ -5,9 +5,11 @@ catalog ──► rows of texts and numbers ──► as the answer to SHOW, or 
 
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import tzinfo
 from typing import Any, Final, Protocol
 
-from tidemill.store.sql.compute.kinds import INT, TEXT, Type
+from tidemill.store.sql.compute import convert, temporal
+from tidemill.store.sql.compute.kinds import INT, TEXT, Kind, Type
 from tidemill.store.sql.compute.scope import ScopeColumn
 from tidemill.store.sql.query import Listed
 from tidemill.store.sql.tables import CatalogTable
@@ -18,6 +20,7 @@ INFORMATION_SCHEMA: Final = "information_schema"
 _NOT_NULL, _PRIMARY, _UNIQUE, _MULTIPLE, _AUTO, _ON_UPDATE = 1, 2, 4, 8, 512, 8192
 _PUBLIC: Final = 5
 _TIMES: Final = frozenset({7, 12})
+_TIMESTAMP: Final = 7
 _CHARSETS: Final = (
     ("ascii", "US ASCII", "ascii_bin", 1),
     ("binary", "binary", "binary", 1),
@@ -34,6 +37,9 @@ Answer = tuple[tuple[tuple[str, Type], ...], Rows]
 class Databases(Protocol):
     """The catalog as far as it is shown."""
 
+    @property
+    def zone(self) -> tzinfo: ...
+
     def names(self) -> list[str]: ...
 
     def document(self, schema: str) -> Mapping[str, Any]: ...
@@ -49,7 +55,7 @@ def columns(*names: str) -> tuple[tuple[str, Type], ...]:
 # Tables and columns
 
 
-def show_columns(table: CatalogTable, *, is_full: bool) -> Answer:
+def show_columns(table: CatalogTable, zone: tzinfo, *, is_full: bool) -> Answer:
     rows: Rows = []
     for document in _public(table):
         kind = document["type"]
@@ -58,7 +64,7 @@ def show_columns(table: CatalogTable, *, is_full: bool) -> Answer:
             type_text(kind),
             "NO" if kind["Flag"] & _NOT_NULL else "YES",
             _key(kind["Flag"]),
-            _shown_default(document),
+            _shown_default(document, zone),
             _extra(document),
         )
         if is_full:
@@ -88,7 +94,7 @@ def _key(flag: int) -> str:
     return "MUL" if flag & _MULTIPLE else ""
 
 
-def _shown_default(document: Mapping[str, Any]) -> str | None:
+def _shown_default(document: Mapping[str, Any], zone: tzinfo) -> str | None:
     default = document["default"]
     kind = document["type"]
     if document.get("default_bit") is not None and kind["Tp"] == 16:
@@ -97,7 +103,17 @@ def _shown_default(document: Mapping[str, Any]) -> str | None:
         return None
     if kind["Tp"] in _TIMES and str(default).upper() == "CURRENT_TIMESTAMP" and kind["Decimal"] > 0:
         return f"CURRENT_TIMESTAMP({kind['Decimal']})"
+    if kind["Tp"] == _TIMESTAMP and not document.get("default_is_expr"):
+        return _in_zone(str(default), max(kind["Decimal"], 0), zone)
     return str(default)
+
+
+def _in_zone(default: str, digits: int, zone: tzinfo) -> str:
+    """A moment that the document has in UTC."""
+    parsed = temporal.parse_moment(default)
+    if parsed is None or temporal.is_zero(parsed[0]):
+        return default
+    return str(convert.shown(temporal.from_utc(parsed[0], zone), Type(Kind.TIMESTAMP, decimals=digits)))
 
 
 def _bits_text(document: Mapping[str, Any]) -> str:
@@ -206,11 +222,11 @@ def _literal(text: str) -> str:
     return "'" + escaped.replace("\0", "\\0") + "'"
 
 
-def create_table(table: CatalogTable, next_id: int) -> str:
+def create_table(table: CatalogTable, next_id: int, zone: tzinfo) -> str:
     """The statement that makes the table, as TiDB prints it. ``next_id``: what AUTO_INCREMENT gives next, by the
     store's counter."""
     document = table.document
-    lines = [_column_line(document, column) for column in _public(table)]
+    lines = [_column_line(document, column, zone) for column in _public(table)]
     lines += [_index_line(document, index) for index in _indexes(table)]
     body = ",\n".join(f"  {line}" for line in lines)
     tail = f") ENGINE=InnoDB DEFAULT CHARSET={document['charset']} COLLATE={document['collate']}"
@@ -223,7 +239,7 @@ def create_table(table: CatalogTable, next_id: int) -> str:
     return f"CREATE TABLE {quoted(document['name']['O'])} (\n{body}\n{tail}"
 
 
-def _column_line(table: Mapping[str, Any], column: Mapping[str, Any]) -> str:
+def _column_line(table: Mapping[str, Any], column: Mapping[str, Any], zone: tzinfo) -> str:
     kind = column["type"]
     flag = kind["Flag"]
     parts = [quoted(column["name"]["O"]), type_text(kind)]
@@ -237,9 +253,9 @@ def _column_line(table: Mapping[str, Any], column: Mapping[str, Any]) -> str:
         parts.append(f"GENERATED ALWAYS AS ({column['generated_expr_string']}) {how}")
     if flag & _NOT_NULL:
         parts.append("NOT NULL")
-    elif kind["Tp"] == 7:
+    elif kind["Tp"] == 7 and column["default"] is None:
         parts.append("NULL")
-    parts += _default_part(column)
+    parts += _default_part(column, zone)
     if flag & _AUTO:
         parts.append("AUTO_INCREMENT")
     if flag & _ON_UPDATE:
@@ -250,12 +266,12 @@ def _column_line(table: Mapping[str, Any], column: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def _default_part(column: Mapping[str, Any]) -> list[str]:
+def _default_part(column: Mapping[str, Any], zone: tzinfo) -> list[str]:
     kind = column["type"]
     flag = kind["Flag"]
     if flag & _AUTO or column["generated_expr_string"]:
         return []
-    shown = _shown_default(column)
+    shown = _shown_default(column, zone)
     if shown is None:
         is_silent = flag & (_NOT_NULL | NO_DEFAULT_FLAG)
         return [] if is_silent else ["DEFAULT NULL"]
@@ -398,7 +414,7 @@ def _tables(catalog: Databases) -> Iterator[Sequence[Any]]:
 def _columns(catalog: Databases) -> Iterator[Sequence[Any]]:
     for schema, table in _each_table(catalog):
         for place, column in enumerate(_public(table), 1):
-            yield _column_row(schema, table, column, place)
+            yield _column_row(schema, table, column, place, catalog.zone)
 
 
 _DATA_TYPES: Final = {
@@ -408,7 +424,7 @@ _DATA_TYPES: Final = {
 }  # fmt: skip
 
 
-def _column_row(schema: str, table: CatalogTable, column: Mapping[str, Any], place: int) -> Sequence[Any]:
+def _column_row(schema: str, table: CatalogTable, column: Mapping[str, Any], place: int, zone: tzinfo) -> Sequence[Any]:
     kind = column["type"]
     text = type_text(kind).removesuffix(" zerofill")  # told by SHOW only
     data_type = _DATA_TYPES.get(kind["Tp"]) or text.partition("(")[0]
@@ -423,7 +439,7 @@ def _column_row(schema: str, table: CatalogTable, column: Mapping[str, Any], pla
         scale = None if kind["Decimal"] < 0 else kind["Decimal"]
     digits = max(kind["Decimal"], 0) if kind["Tp"] in (7, 11, 12) else None
     return (
-        "def", schema, table.document["name"]["O"], column["name"]["O"], place, _shown_default(column),
+        "def", schema, table.document["name"]["O"], column["name"]["O"], place, _shown_default(column, zone),
         "NO" if kind["Flag"] & _NOT_NULL else "YES", data_type, length, octets, precision, scale, digits,
         kind["Charset"] if has_text else None, kind["Collate"] if has_text else None, text, _key(kind["Flag"]),
         _extra(column), "select,insert,update,references", column["comment"], column["generated_expr_string"],

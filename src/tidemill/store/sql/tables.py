@@ -8,6 +8,7 @@ removed, what is write-only is written but not read, and a column that follows a
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -18,7 +19,7 @@ from tidemill.store.sql.codec.defaults import original_default, parse_literal, z
 from tidemill.store.sql.codec.indexes import split_index_value
 from tidemill.store.sql.compute import convert, temporal
 from tidemill.store.sql.compute.compiler import Compiler
-from tidemill.store.sql.compute.kinds import Computed, Settings, type_of
+from tidemill.store.sql.compute.kinds import Computed, Kind, Settings, Telling, Type, type_of
 from tidemill.store.sql.compute.moments import now_in_zone
 from tidemill.store.sql.compute.scope import Context, Scope, ScopeColumn
 from tidemill.store.sql.syntax.statements import parse_expression
@@ -188,6 +189,8 @@ class TableUse:
         if column.default is not None:
             if column.default.upper().startswith(_CURRENT):
                 return self.now(column)
+            if column.type is ColumnType.NEWDECIMAL:
+                return self._decimal_default(column, Decimal(column.default))
             return parse_literal(column, column.default)
         if not column.is_not_null and (is_update or not column.flag & _NO_DEFAULT):
             return None
@@ -200,6 +203,15 @@ class TableUse:
             self.context.settings.warnings.append(("Warning", error.number, error.message))
             return original_default(column)
         raise sql_error(Errno.NO_DEFAULT_FOR_FIELD, column.name)
+
+    def _decimal_default(self, column: ColumnInfo, value: Decimal) -> Datum:
+        """Kept with all the digits it was given; those that do not fit are lost with a warning each time."""
+        settings = self.context.settings
+        telling, settings.telling = settings.telling, Telling.CAST
+        try:
+            return self.assigner(column).assign(value, Type(Kind.DECIMAL))
+        finally:
+            settings.telling = telling
 
     def now(self, column: ColumnInfo) -> Datum:
         """The statement's moment, cut to the column's digits."""
@@ -274,7 +286,7 @@ class TableUse:
         record = codec.record(handle, row)
         if self.access.is_clustered:
             if is_presuming and not transaction.is_buffered(record.key):
-                transaction.presume_absent(record.key, lambda found: self.duplicate(None, row))
+                transaction.presume_absent(record.key, lambda found: self.duplicate(None, row, is_from_key=True))
             elif transaction.get(record.key) is not None:
                 raise DuplicateError(None, handle, self.duplicate(None, row))
         entries = codec.index_entries(handle, row)
@@ -293,7 +305,12 @@ class TableUse:
         self, transaction: Transaction, index: IndexInfo, entry: IndexEntry, handle: bytes, row: Sequence[Datum]
     ) -> None:
         def refusal(found: bytes) -> SqlError | None:
-            return None if split_index_value(found).handle == handle else self.duplicate(index, row)
+            if (
+                split_index_value(found).handle == handle
+                and transaction.stored(record_prefix(self.info.id) + handle) is None
+            ):
+                return None  # an entry without its row: of an index that is being built
+            return self.duplicate(index, row, is_from_key=True)
 
         transaction.presume_absent(entry.key, refusal)
 
@@ -352,8 +369,8 @@ class TableUse:
 
     # Keys
 
-    def duplicate(self, index: IndexInfo | None, row: Sequence[Datum]) -> SqlError:
-        """1062 in TiDB's words: the values of the key, joined."""
+    def duplicate(self, index: IndexInfo | None, row: Sequence[Datum], *, is_from_key: bool = False) -> SqlError:
+        """1062 in TiDB's words: the values of the key, joined; ``is_from_key``: as the key has them, moments in UTC."""
         written = self.access.written
         if index is None:
             name = "PRIMARY"
@@ -363,14 +380,20 @@ class TableUse:
                     offsets = [part.offset for part in primary.columns]
         else:
             name, offsets = index.name, [part.offset for part in index.columns]
-        shown = "-".join(self.shown(written.columns[at], row[at]) for at in offsets)
+        parts = index.columns if index is not None else [p for i in written.indexes if i.is_primary for p in i.columns]
+        lengths = {part.offset: part.length for part in parts}
+        zone = Settings() if is_from_key else self.context.settings
+        shown = "-".join(_cut(self.shown(written.columns[at], row[at], zone), lengths.get(at, -1)) for at in offsets)
         return sql_error(Errno.DUP_ENTRY, shown, f"{self.info.name}.{name}")
 
-    def shown(self, column: ColumnInfo, datum: Datum) -> str:
+    def shown(self, column: ColumnInfo, datum: Datum, settings: Settings | None = None) -> str:
         if datum is None:
             return "NULL"
-        read = reader(column, Settings())  # a TIMESTAMP is shown in UTC, as the key has it
-        text = convert.shown(read(datum) if read is not None else datum, type_of(column))
+        read = reader(column, settings if settings is not None else Settings())
+        kind = type_of(column)
+        if kind.kind is Kind.INT:
+            kind = kind._replace(column=None)  # without the zeros of ZEROFILL
+        text = convert.shown(read(datum) if read is not None else datum, kind)
         if column.type is ColumnType.BIT and isinstance(datum, int):
             text = datum.to_bytes((max(column.flen, 1) + 7) // 8, "big")
         return text if isinstance(text, str) else _escaped(text)
@@ -386,9 +409,13 @@ class TableUse:
                 yield row
 
 
+def _cut(text: str, length: int) -> str:
+    return text if length < 0 else text[:length]
+
+
 def _escaped(data: bytes) -> str:
     """Bytes in a message: those that are no letters by their numbers."""
-    return "".join(chr(b) if 0x20 <= b < 0x7F else f"\\x{b:02X}" for b in data)
+    return "".join(chr(b) if 0x20 <= b <= 0x7F else f"\\x{b:02X}" for b in data)
 
 
 def rowid_of(row: StoredRow) -> int:

@@ -22,8 +22,8 @@ from tidemill.store.sql.codec.defaults import zero_value
 from tidemill.store.sql.compute import convert, temporal
 from tidemill.store.sql.compute.casts import to_json
 from tidemill.store.sql.compute.kinds import Element, Kind, Settings, Telling, Type
+from tidemill.store.sql.compute.vectors import parse_vector
 from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
-from tidemill.store.sql.wire.floats import show_double
 
 Assign = Callable[[Any, int], Datum]  # value that is not NULL, number of the row from 1
 
@@ -148,7 +148,7 @@ class Assigner:
 
     def _overflows(self, value: Any, row: int) -> None:
         if isinstance(value, float):
-            value = show_double(value)
+            value = repr(value).removesuffix(".0")
         self._out_of_range(row, f"constant {value} overflows {_NAMES[self.column.type]}")
 
     def _truncated(self, row: int) -> None:
@@ -180,11 +180,12 @@ class Assigner:
         if column.type in TIME_TYPES:
             return SqlError(1292, "22007", f"Incorrect {_NAMES[column.type]} value: '{shown}'")
         if column.type is ColumnType.DURATION:
-            word = "Incorrect" if kind.kind is Kind.INT else "Truncated incorrect"
+            is_far = kind.kind is Kind.INT and shown.lstrip("-").isdigit() and abs(int(shown)) > 8385959
+            word = "Incorrect" if is_far else "Truncated incorrect"
             return SqlError(1292, "22007", f"{word} time value: '{shown}'")
         name = "DECIMAL" if column.type is ColumnType.NEWDECIMAL else "DOUBLE"
         if kind.kind is Kind.JSON:
-            name = "INTEGER" if column.type in INTEGER_TYPES else _NAMES[column.type].upper()
+            name = "INTEGER" if column.type in INTEGER_TYPES else "FLOAT" if name == "DOUBLE" else name
         return sql_error(Errno.TRUNCATED_WRONG_VALUE, name, shown.strip())
 
     def _refuse_kind(self, kind: Type) -> NoReturn:
@@ -213,10 +214,11 @@ class Assigner:
         low, high = (0, (1 << bits) - 1) if self.column.is_unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
         def assign(value: Any, row: int) -> int:
-            found = value if type(value) is int else _rounded(self._number(value, kind, row))
+            number = value if type(value) is int else self._number(value, kind, row)
+            found = _rounded(number)
             if low <= found <= high:
                 return found
-            self._overflows(found, row)
+            self._overflows(number if abs(found) >> 63 else found, row)
             return low if found < low else high
 
         return assign
@@ -272,7 +274,7 @@ class Assigner:
             else:
                 found = exact.quantize(unit, ROUND_HALF_UP, convert.MATH)
                 if found != exact:
-                    self._rounded_off(exact, row)
+                    self._rounded_off(value.strip() if isinstance(value, str) else f"{exact:f}", row)
             if found.copy_abs() > most:
                 self._out_of_range(row, f"DECIMAL value is out of range in '({precision}, {scale})'")
                 found = most if found > 0 else most.copy_negate()
@@ -283,12 +285,12 @@ class Assigner:
 
         return assign
 
-    def _rounded_off(self, value: Decimal, row: int) -> None:
+    def _rounded_off(self, shown: str, row: int) -> None:
         """Digits behind the last place are lost with a warning, even under strict rules."""
         if self._telling is Telling.VALUES:
-            error = sql_error(Errno.TRUNCATED_WRONG_VALUE_FOR_FIELD, "decimal", f"{value:f}", self.column.name, row)
+            error = sql_error(Errno.TRUNCATED_WRONG_VALUE_FOR_FIELD, "decimal", shown, self.column.name, row)
         else:
-            error = sql_error(Errno.TRUNCATED_WRONG_VALUE, "DECIMAL", f"{value:f}")
+            error = sql_error(Errno.TRUNCATED_WRONG_VALUE, "DECIMAL", shown)
         self._note(error)
 
     def _year(self, kind: Type) -> Assign:
@@ -325,6 +327,8 @@ class Assigner:
                 found = int.from_bytes(text_bytes(value).lstrip(b"\0"), "big")
             else:
                 found = _rounded(self._number(value, kind, row))
+                if found < 0 and kind.kind is Kind.REAL:
+                    self._overflows(float(value), row)
                 if found < 0:
                     found &= (1 << 64) - 1
             if found >> bits:
@@ -501,8 +505,10 @@ class Assigner:
 
     def _json(self, kind: Type) -> Assign:
         def assign(value: Any, row: int) -> Datum:
-            if kind.kind in (Kind.BYTES, Kind.BITS):
+            if kind.kind is Kind.BITS or (kind.kind is Kind.BYTES and kind.column is None):
                 raise sql_error(Errno.INVALID_JSON_CHARSET, "binary")
+            if kind.kind is Kind.BYTES:
+                return to_json(_text(value, kind), Type(Kind.TEXT), is_parsed=True)
             return to_json(value, kind, is_parsed=True)
 
         return assign
@@ -513,7 +519,9 @@ class Assigner:
         def assign(value: Any, row: int) -> Datum:
             if kind.kind not in (Kind.TEXT, Kind.BYTES, Kind.VECTOR):
                 self._refuse_kind(kind)
-            found = value if isinstance(value, tuple) and not isinstance(value, Time) else _vector(_text(value, kind))
+            found = (
+                value if isinstance(value, tuple) and not isinstance(value, Time) else parse_vector(_text(value, kind))
+            )
             if 0 < column.flen != len(found):
                 message = f"vector has {len(found)} dimensions, does not fit VECTOR({column.flen})"
                 raise sql_error(Errno.UNKNOWN_ERROR, message)
@@ -593,23 +601,6 @@ def _duration_of(value: Any, kind: Type) -> timedelta | None:
             return temporal.clock_of(value)
         case _:
             return temporal.parse_duration(_text(value, kind))
-
-
-def _vector(text: str) -> tuple[float, ...]:
-    body = text.strip()
-    if not (body.startswith("[") and body.endswith("]")):
-        _refuse_vector(text)
-    try:
-        parts = tuple(float(np.float32(part)) for part in body[1:-1].split(",") if body[1:-1].strip())
-    except ValueError:
-        _refuse_vector(text)
-    if not all(map(math.isfinite, parts)):
-        _refuse_vector(text)
-    return parts
-
-
-def _refuse_vector(text: str) -> NoReturn:
-    raise sql_error(Errno.UNKNOWN_ERROR, f"Invalid vector text: {text}")
 
 
 # Back

@@ -32,6 +32,8 @@ def common_collation(types: list[Type]) -> str:
 def comparables(left: Computed, right: Computed, settings: Settings) -> tuple[Compute, Compute]:
     """Functions from a row to keys of both sides that Python compares as MySQL compares the values."""
     kinds = {left.type.kind, right.type.kind}
+    if Kind.NULL in kinds:
+        return left.compute, right.compute
     if kinds <= _PLAIN_NUMBERS:
         return left.compute, right.compute
     if Kind.JSON in kinds:

@@ -13,6 +13,7 @@ from tidemill.store.sql.codec.collation import sort_key, text_bytes
 from tidemill.store.sql.compute import casts, convert, operators
 from tidemill.store.sql.compute import documents as _documents  # noqa: F401  # registers its functions
 from tidemill.store.sql.compute import moments as _moments  # noqa: F401  # registers its functions
+from tidemill.store.sql.compute import vectors as _vectors  # noqa: F401  # registers its functions
 from tidemill.store.sql.compute.compare import common_collation, order_key
 from tidemill.store.sql.compute.convert import MATH
 from tidemill.store.sql.compute.kinds import BOOL, BYTES, INT, REAL, TEXT, UNSIGNED, Computed, Kind, Type

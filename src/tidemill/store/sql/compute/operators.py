@@ -30,6 +30,8 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 def comparison(symbol: str, left: Computed, right: Computed, settings: Settings) -> Computed:
+    if symbol != "<=>" and Kind.NULL in (left.type.kind, right.type.kind):
+        return Computed(BOOL, lambda row: None, True)
     first, second = comparables(left, right, settings)
     is_constant = left.is_constant and right.is_constant
     if symbol == "<=>":
@@ -335,7 +337,7 @@ def minus(side: Computed, settings: Settings, text: Callable[[], str]) -> Comput
     compute, kind = side.compute, side.type
 
     def negate(value: Any) -> Any:
-        found = value.copy_negate() if isinstance(value, Decimal) else -value
+        found = -value if not isinstance(value, Decimal) else value.copy_negate() if value else value
         if kind.kind is Kind.INT and not SIGNED_MIN <= found <= SIGNED_MAX:
             raise sql_error(Errno.DATA_OUT_OF_RANGE, "BIGINT", text())
         return found

@@ -83,6 +83,8 @@ def moment_of_number(number: int | Decimal) -> Time | None:
         return None
     if whole == 0:
         return ZERO
+    if whole < 101:
+        return None
     text = str(whole)
     if whole < 10_000_000_000_000 and len(text) > 8:
         text = text.rjust(12, "0") if len(text) <= 12 else text.rjust(14, "0")

@@ -42,6 +42,10 @@ class _RefusedError(Exception):
 
 def run(reorg: Reorg, begin: Begin, check: Callable[[], None] = lambda: None) -> Result:
     """Go through the rows; ``check`` is called between batches and may raise to end it."""
+    if isinstance(reorg, FillColumn):
+        found = _nulls(reorg, begin, check)
+        if isinstance(found, Failed):
+            return found
     rows, size = 0, BATCH_ROWS
     start: bytes | None = None
     while True:
@@ -59,6 +63,20 @@ def run(reorg: Reorg, begin: Begin, check: Callable[[], None] = lambda: None) ->
         rows += count
         if start is None:
             return Done(rows)
+
+
+def _nulls(reorg: FillColumn, begin: Begin, check: Callable[[], None]) -> Result | None:
+    """NULLs are looked for before the first row is written."""
+    transaction = begin()
+    try:
+        access = _use(reorg, transaction).access
+    finally:
+        transaction.rollback()
+    target = next(column for column in access.stored.columns if column.id == reorg.column_id)
+    if not target.is_not_null:
+        return None
+    source = access.table.follows[reorg.column_id]
+    return run(CheckNotNull(reorg.schema_id, reorg.table_id, source, reorg.name), begin, check)
 
 
 def _batch(reorg: Reorg, begin: Begin, start: bytes | None, size: int) -> tuple[int, bytes | None]:
@@ -114,6 +132,8 @@ def _check_not_null(reorg: CheckNotNull, use: TableUse, row: StoredRow) -> None:
     for column, datum in zip(use.access.stored.columns, row.datums, strict=True):
         if column.id == reorg.column_id and datum is None:
             error = sql_error(Errno.INVALID_USE_OF_NULL)
+            if reorg.name:
+                error = sql_error(Errno.WARN_DATA_TRUNCATED, reorg.name, 1)
             raise _RefusedError(Failed(error.number, error.message))
 
 
@@ -136,9 +156,26 @@ def _fill_column(reorg: FillColumn, use: TableUse, transaction: Transaction, row
     try:
         datums = use.complete(use.access.public(row.datums), row)
     except SqlError as error:
-        raise _RefusedError(Failed(error.number, error.message)) from error
+        raise _RefusedError(_cast_failure(reorg, use, row, error)) from error
     written = [datums[at] for at in use.access.written_places]
     record = use.access.codec.backfilled_record(row.handle, written)
     transaction.put(record.key, record.value)
     if reorg.index_ids:
         _fill_indexes(reorg.index_ids, use, transaction, row, datums)
+
+
+def _cast_failure(reorg: FillColumn, use: TableUse, row: StoredRow, error: SqlError) -> Failed:
+    """What does not fit is told with the column's name to come, and its value."""
+    columns = use.access.stored.columns
+    places = {column.id: at for at, column in enumerate(columns)}
+    source = places[use.access.table.follows[reorg.column_id]]
+    shown = use.shown(columns[source], row.datums[source])
+    match error.number:
+        case Errno.BAD_NULL_ERROR:
+            told = sql_error(Errno.WARN_DATA_TRUNCATED, reorg.name, 1)
+            return Failed(told.number, told.message)
+        case Errno.DATA_TOO_LONG | Errno.WARN_DATA_TRUNCATED:
+            return Failed(1265, f"Data truncated for column '{reorg.name}', value is '{shown}'")
+        case Errno.WARN_DATA_OUT_OF_RANGE:
+            return Failed(1264, f"Out of range value for column '{reorg.name}', the value is '{shown}'")
+    return Failed(error.number, error.message)

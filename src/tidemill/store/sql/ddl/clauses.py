@@ -14,8 +14,9 @@ from tidemill.store.sql.ddl.columns import PRIMARY, Document, build_column, buil
 from tidemill.store.sql.ddl.defaults import Default, Settings, build_default, origin_default
 from tidemill.store.sql.ddl.index_steps import find_index, index_args
 from tidemill.store.sql.ddl.modify_steps import needs_rewrite
-from tidemill.store.sql.ddl.refusals import no_index, unsupported
+from tidemill.store.sql.ddl.refusals import can_change, check_type_change, no_index, only_column, unsupported
 from tidemill.store.sql.ddl.tables import check_dependency, check_index_name, free_index_name
+from tidemill.store.sql.parse.expressions import Constant
 from tidemill.store.sql.parse.statements import (
     AddColumn,
     AddKey,
@@ -55,6 +56,7 @@ class Clause:
     schema_state: SchemaState = SchemaState.NONE
     is_reorg: bool = False  # may have to go through the rows
     columns: tuple[str, ...] = ()  # that it changes, in lower case: no two clauses may
+    reads: tuple[str, ...] = ()  # columns that none of the others may change
     indexes: tuple[str, ...] = ()
 
 
@@ -87,6 +89,9 @@ def _check_apart(clauses: list[Clause]) -> None:
                 raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"operate same index '{name}'")
         columns.update(clause.columns)
         indexes.update(clause.indexes)
+    for name in (name for clause in clauses for name in clause.reads):
+        if name in columns:
+            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"operate same column '{name}'")
 
 
 class _Builder:
@@ -198,7 +203,7 @@ class _Builder:
             return _noted_or_raised(error, is_note=spec.if_exists)
         self.dropped += 1
         if len(self.columns) - self.dropped < 1:
-            raise sql_error(Errno.CANT_REMOVE_ALL_FIELDS)
+            raise only_column(spec.name, self.table.name)
         self._check_droppable(column)
         named = _nameless_column(column["name"]["O"])
         args: dict[str, Any] = {"column_info": named}
@@ -215,11 +220,11 @@ class _Builder:
             i for i in self.document["index_info"] or () if any(p["offset"] == column["offset"] for p in i["idx_cols"])
         ]
         is_handle = self.document["pk_is_handle"] and column["type"]["Flag"] & ColumnFlag.PRI_KEY
-        if is_handle:
-            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, "drop integer primary key")
         if any(i["is_primary"] or len(i["idx_cols"]) > 1 for i in covering):
             message = f"can't drop column {name} with composite index covered or Primary Key covered now"
             raise unsupported(message)
+        if is_handle:
+            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, "drop integer primary key")
 
     # Changes of columns
 
@@ -248,8 +253,8 @@ class _Builder:
         new["type"]["Flag"] = new["type"]["Flag"] & ~_KEY_FLAGS | flags
         if flags & ColumnFlag.PRI_KEY:
             new["type"]["Flag"] |= int(ColumnFlag.NOT_NULL)
-            if spec.column.default is None and not new["type"]["Flag"] & ColumnFlag.AUTO_INCREMENT:
-                new["type"]["Flag"] |= NO_DEFAULT_FLAG
+            if isinstance(spec.column.default, Constant) and spec.column.default.value is None:
+                raise sql_error(Errno.INVALID_DEFAULT, new["name"]["O"])
         new.update(
             id=old["id"],
             origin_default=old["origin_default"],
@@ -263,6 +268,8 @@ class _Builder:
         if spec.column.key is KeyKind.UNIQUE and not old["type"]["Flag"] & ColumnFlag.UNIQUE_KEY:
             raise _cannot_modify("can't change column constraint (UNIQUE KEY)")
         numbered = int(ColumnFlag.AUTO_INCREMENT)
+        if not can_change(old["type"], new["type"]):
+            check_type_change(old["type"], new["type"])
         self._check_handle(old, new)
         if old["type"]["Flag"] & numbered and not new["type"]["Flag"] & numbered:
             raise _cannot_modify("can't remove auto_increment without @@tidb_allow_remove_auto_inc enabled")
@@ -274,8 +281,7 @@ class _Builder:
             self._check_rewrite(old, new)
 
     def _check_handle(self, old: Document, new: Document) -> None:
-        is_clustered = self.document["pk_is_handle"] or self.document["is_common_handle"]
-        if old["type"]["Flag"] & ColumnFlag.PRI_KEY and is_clustered and needs_rewrite(old["type"], new["type"]):
+        if old["type"]["Flag"] & ColumnFlag.PRI_KEY and needs_rewrite(old["type"], new["type"]):
             raise _cannot_modify("this column has primary key flag")
 
     def _check_generated(self, old: Document, new: Document) -> None:
@@ -320,6 +326,8 @@ class _Builder:
             kind["Flag"] |= NO_DEFAULT_FLAG
         else:
             default = build_default(column["name"]["O"], kind, spec.default, spec.default_is_expression, self.settings)
+            if default.value is None and kind["Flag"] & ColumnFlag.PRI_KEY:
+                raise sql_error(Errno.PRIMARY_CANT_HAVE_NULL)
             if default.value is None and kind["Flag"] & ColumnFlag.NOT_NULL:
                 raise sql_error(Errno.INVALID_DEFAULT, column["name"]["O"])
             kind["Flag"] &= ~NO_DEFAULT_FLAG
@@ -338,12 +346,13 @@ class _Builder:
         if is_primary and key.is_clustered:
             message = "Adding clustered primary key is not supported. Please consider adding NONCLUSTERED primary key"
             raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
-        build_index(self.table.name, [*self.columns, *self.added], key, name, 0)
+        build_index(self.table.name, self.columns, key, name, 0)
         kind = ActionType.ADD_PRIMARY_KEY if is_primary else ActionType.ADD_INDEX
         args = {"index_args": [index_args(key, name)]}
         if spec.if_not_exists:
             args["index_args"][0]["if_not_exist"] = True
-        return Clause(kind, args, is_reorg=True, indexes=(name.lower(),))
+        reads = tuple(part.column.lower() for part in key.parts)
+        return Clause(kind, args, is_reorg=True, indexes=(name.lower(),), reads=reads)
 
     def _key_name(self, spec: AddKey) -> str:
         if spec.key.name is not None:
@@ -428,7 +437,7 @@ def _check_conversion(column: Document, to: Charset, table: Document) -> None:
 
 def _check_charset(old: Document, new: Document) -> None:
     before, after = old["type"], new["type"]
-    if not (is_text(before) or before["Elems"]) or not (is_text(after) or after["Elems"]):
+    if not is_text(before) or not is_text(after) or before["Charset"] == "binary":
         return
     if before["Charset"] != after["Charset"] and _WIDER.get(before["Charset"]) != after["Charset"]:
         message = f"charset from {before['Charset']} to {after['Charset']}"
@@ -444,7 +453,11 @@ def _check_index(index: Document, columns: list[Document]) -> None:
     """Whether an index can be over the new column: a BLOB needs a length, JSON has no order."""
     offsets = {c["offset"]: c for c in columns}
     parts = tuple(
-        KeyPart(offsets[p["offset"]]["name"]["O"], None if p["length"] < 0 else p["length"])
+        # Where the new type has no prefixes the index takes the whole column.
+        KeyPart(
+            offsets[p["offset"]]["name"]["O"],
+            p["length"] if p["length"] >= 0 and is_text(offsets[p["offset"]]["type"]) else None,
+        )
         for p in index["idx_cols"]
         if p["offset"] in offsets
     )

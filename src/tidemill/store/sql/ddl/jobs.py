@@ -90,6 +90,7 @@ class FillColumn:
     table_id: int
     column_id: int
     index_ids: tuple[int, ...]
+    name: str = ""  # that the column will have
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class CheckNotNull:
     schema_id: int
     table_id: int
     column_id: int
+    name: str = ""  # that MODIFY COLUMN gives it; empty: a primary key is added
 
 
 Reorg: TypeAlias = FillIndexes | FillColumn | CheckNotNull
