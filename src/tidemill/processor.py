@@ -22,7 +22,7 @@ from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.control.progress import Advance, Finish, Offer, Progress, RunDdl, Wait, ddl_done, decide, moved_to
 from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.errors import InvariantError
-from tidemill.flow.intake import Intake
+from tidemill.flow.intake import FEW_READINGS, Intake
 from tidemill.flow.pipeline import Part, Unit, make_units
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema import JOB_TABLE_ID, SchemaChange, SchemaStore
@@ -110,9 +110,11 @@ class Processor:
 
     # What the puller calls.
 
-    def attach(self, puller: Puller, sorter: Sorter, open_early: Callable[[], Sorter]) -> None:
+    def attach(
+        self, puller: Puller, sorter: Sorter, open_early: Callable[[], Sorter], *, few_readings: int = FEW_READINGS
+    ) -> None:
         """Subscribe to the DDL jobs and to every table that is followed. Called once, before all else."""
-        self._intake = Intake(self._schema, puller, sorter, open_early)
+        self._intake = Intake(self._schema, puller, sorter, open_early, few_readings=few_readings)
         # One below: the schema store wants to see again what was done exactly at its ts.
         puller.subscribe(_DDL_SPAN, record_span(JOB_TABLE_ID), Ts(self.progress.schema_ts - 1))
         self._intake.follow(self.progress.checkpoint_ts)
