@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
-from tests.store.sql.random_values import ColumnType, draw_value
+from tests.store.sql.random_values import INTEGERS, ColumnType, draw_value
 
 
 class QueriedColumn(Protocol):
@@ -33,7 +33,9 @@ class Queries:
             return f"not ({self.condition(columns, depth + 1)})"
         column = self.lot.choice(columns)
         name, kind = column.name, column.type
-        if kind.kind == "decimal":  # a comparison must not need rounding, of which only TiDB's planner tells
+        if (
+            kind.kind == "decimal" or kind.kind in INTEGERS
+        ):  # a comparison must not need rounding, of which only TiDB's planner tells
             return f"{name} {self._comparison()} {self.lot.randint(-3, 9)}"
         if kind.kind in (
             "time",
@@ -96,14 +98,14 @@ class Queries:
         anything = [if_null, f"{name} is null", f"length({name})", f"hex({name})", name, name, name]
         if kind.is_number:
             anything += [f"{name} + 1", f"{name} * 2", f"abs({name})", f"{name} > 3", f"{name} / 2"]
-            anything += [f"cast({name} as char)", f"round({name}, 1)", f"floor({name})", f"{name} % 3", f"{name} div 2"]
+            anything += [f"cast({name} as char)", f"{name} % 3", f"{name} div 2"]
         elif kind.is_text:
             anything += [f"upper({name})", f"lower({name})", f"concat({name}, '!')", f"substring({name}, 2, 3)"]
             anything += [f"char_length({name})", f"left({name}, 2)", f"replace({name}, 'a', 'b')", f"trim({name})"]
             anything += [f"concat_ws(',', {name}, 1)", f"case when {name} = 'a' then 1 else 0 end", f"{name} = 'A'"]
         elif kind.is_time:
             anything += [f"year({name})", f"date_add({name}, interval 1 day)", f"cast({name} as char)"]
-            anything += [f"date({name})", f"datediff({name}, '2024-01-01')", f"cast({name} as char)"]
+            anything += [f"date({name})", f"cast({name} as char)"]
         elif kind.kind == "json":
             anything = [name, f"{name}->'$.a'", f"{name}->>'$.b[1]'", f"json_type({name})", f"json_length({name})"]
             anything += [f"json_extract({name}, '$[0]')", f"{name} is null", f"json_valid({name})"]
@@ -153,7 +155,7 @@ class Queries:
             found += [f"sum({name})", f"avg({name})"]
         if usable:
             chosen = self.lot.choice(usable)
-            if not chosen.type.is_text:
+            if not chosen.type.is_text and not (chosen.type.sizes and chosen.type.kind in ("float", "double")):
                 found += [f"min({chosen.name})", f"max({chosen.name})"]
         groups = [c.name for c in usable if not c.type.is_text]
         if not groups or self.lot.random() < 0.4:

@@ -161,6 +161,10 @@ class _Story:
         """Without bytes that are no text, which TiDB's documents lose, and digits that are only rounded off."""
         if kind.kind == "time":
             return self.lot.choice(("'10:00:00'", "12345", "-12345", "NULL", "'1 02:03:04'"))
+        if kind.kind == "year":
+            return self.lot.choice(("1999", "'2000'", "NULL", "2155"))
+        if kind.kind == "bit":
+            return self.lot.choice(("0", "1", "b'1'", "NULL", "'abc'"))
         if kind.kind in BYTES:
             return self.lot.choice(("'a'", "'B'", "NULL", "x'41'"))
         if kind.kind == "decimal":
@@ -225,7 +229,7 @@ class _Story:
         if lot.random() < 0.01:
             names.append(lot.choice(("nope", names[0])))
         head = f"{verb} {table.name} ({', '.join(names)})"
-        if lot.random() < 0.07:
+        if lot.random() < 0.07 and not is_ignore:
             source = self._table()
             picked = [self._alike(source, column) for column in columns]
             body = f" select {', '.join(picked)} from {source.name}"
@@ -394,7 +398,8 @@ class _Story:
         for _ in range(self.lot.choice((0, 0, 0, 0, 1, 2))):
             another = self._clause(table)
             # What two clauses do to one column or index is judged in an order of TiDB's own.
-            if not set(another[0].split()) & {w for text, _ in clauses for w in text.split() if w[-1:].isdigit()}:
+            used = {word for text, _ in clauses for word in text.split() if word[-1:].isdigit()}
+            if not {"nokey", "nope", *used} & set(another[0].split()):
                 clauses.append(another)
         if (yield Step(0, f"alter table {table.name} {', '.join(text for text, _ in clauses)}")):
             for _, apply in clauses:
@@ -448,7 +453,12 @@ class _Story:
         if drawn < 0.6:
             return old
         new = draw_type(self.lot, collation=False)
-        is_other = new.kind == "vector" or (new.is_text and old.kind in BYTES) or (new.kind in BYTES and old.is_text)
+        is_other = (
+            new.kind == "vector"
+            or (new.kind == "decimal" and old.is_number and old.kind not in INTEGERS)
+            or (new.is_text and old.kind in BYTES)
+            or (new.kind in BYTES and old.is_text)
+        )
         return old if is_other or (new.is_unsigned and not old.is_unsigned) else new
 
     def _modify(self, table: Table) -> tuple[str, Callable[[Table], None]]:
@@ -496,7 +506,9 @@ class _Story:
         return f"rename index {name} to {new}", apply
 
     def _set_default(self, table: Table) -> tuple[str, Callable[[Table], None]]:
-        column = self.lot.choice(table.columns)
+        column = self.lot.choice([c for c in table.columns if not c.is_auto] or table.columns)
+        if column.is_auto:
+            return "comment = ''", lambda _: None
         if self.lot.random() < 0.3:
             return f"alter column {column.name} drop default", lambda _: None
         value = self._default_value(column.type)

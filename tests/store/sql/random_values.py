@@ -17,6 +17,8 @@ _DATES = ("2024-01-02", "1999-12-31", "2000-02-29", "1000-01-01", "9999-12-31", 
 _TIMES = ("00:00:00", "12:34:56", "23:59:59", "01:02:03.456789", "23:59:59.999999", "10:00:00.5")
 _WRONG = ("'abc'", "'2024-13-01'", "''", "1e40", "-1e10", "'99999999999999999999'", "'1x'", "'[1'", "1000000")
 
+_FEWER = {"year": 3, "time": 3, "bit": 1}  # where the rest is a matter of how TiDB's own casts overflow
+
 INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
@@ -94,9 +96,7 @@ def draw_type(lot: random.Random, *, collation: bool = True) -> ColumnType:
     if kind == "bit":
         return ColumnType(kind, (lot.choice((1, 7, 8, 17, 64)),))
     if kind in ("enum", "set"):
-        elems = lot.choice((("x", "y", "z"), ("a", "b", "c", "d"), ("1", "2", "10"), ("", "é", "你")))
-        if kind == "set" and "" in elems:
-            elems = ("é", "你", "q")
+        elems = lot.choice((("x", "y", "z"), ("a", "b", "c", "d"), ("1", "2", "10"), ("é", "你", "q")))
         return ColumnType(kind, elems=elems, collation=chosen if chosen.startswith("utf8mb4") else "")
     if kind == "vector":
         return ColumnType(kind, (3,) if lot.random() < 0.5 else ())
@@ -107,7 +107,7 @@ def draw_value(lot: random.Random, kind: ColumnType, *, wrong: float = 0.03) -> 
     """A literal for a column of this type; NULL now and then, and a wrong one as often as asked."""
     drawn = lot.random()
     if drawn < wrong:
-        return lot.choice(_WRONG if kind.kind != "year" else _WRONG[:3])
+        return lot.choice(_WRONG[: _FEWER.get(kind.kind, len(_WRONG))])
     if drawn < wrong + 0.08:
         return "NULL"
     return _fitting(lot, kind)

@@ -108,10 +108,15 @@ class _Insertion:
             column = by_name.get(name.lower())
             if column is None:
                 raise sql_error(Errno.BAD_FIELD_ERROR, name, "field list")
-            if column in found:
-                raise sql_error(Errno.FIELD_SPECIFIED_TWICE, column.name)
             found.append(column)
         return found
+
+    def _check_once(self) -> None:
+        seen: set[int] = set()
+        for column in self._targets:
+            if column.id in seen:
+                raise sql_error(Errno.FIELD_SPECIFIED_TWICE, column.name)
+            seen.add(column.id)
 
     def run(self, rows: Iterable[tuple[Sequence[Any], Sequence[Type]]] | None) -> Affected:
         if rows is not None:
@@ -122,6 +127,8 @@ class _Insertion:
         for number, public in enumerate(ready, 1):
             if auto is not None:
                 self._number(public, auto)
+                if self._first_id:
+                    self._context.set_last_insert_id(self._first_id)
             self._use.fill_generated(public, number)
         affected = duplicates = count = 0
         for count, public in enumerate(ready, 1):
@@ -136,8 +143,8 @@ class _Insertion:
         last_id = self._first_id or self._given_id
         if self._tree.on_duplicate and not self._has_inserted:
             last_id = self._updated_id
-        if self._first_id:
-            self._context.set_last_insert_id(self._first_id)
+        if self._updated_id and not self._has_inserted:
+            self._context.set_last_insert_id(self._updated_id)
         return Affected(affected, last_id, len(self._settings.warnings), info)
 
     # Rows to write
@@ -150,6 +157,7 @@ class _Insertion:
             for column, value in zip(self._targets, values, strict=False):
                 if isinstance(value, Default) and value.name is None and column.offset != self._access.auto_increment:
                     self._default(column)  # what DEFAULT cannot give ends the statement before any value does
+        self._check_once()
         for number, values in enumerate(tree.rows, 1):
             if not values and (tree.columns is None or width == 0):
                 found.append(self._row([], [], number))
@@ -193,6 +201,7 @@ class _Insertion:
         return self._use.computable([datums.get(at) for at in range(len(self._use.info.columns))])
 
     def _queried_rows(self, rows: Iterable[tuple[Sequence[Any], Sequence[Type]]]) -> list[list[Datum]]:
+        self._check_once()
         return [self._row(values, types, number) for number, (values, types) in enumerate(rows, 1)]
 
     def _row(self, values: Sequence[Any], types: Sequence[Type], number: int) -> list[Datum]:
@@ -216,15 +225,11 @@ class _Insertion:
         access = self._access
         public: list[Datum] = []
         for column in self._use.info.columns:
-            if column.offset in datums:
-                public.append(datums[column.offset])
-            elif column.is_generated or column.offset == access.auto_increment:
+            if column.is_generated or (column.offset not in datums and column.offset == access.auto_increment):
                 public.append(None)
-            else:
-                public.append(self._default(column))
-        for column, datum in zip(self._use.info.columns, public, strict=True):
-            if datum is None and column.is_not_null and not column.is_generated:
-                public[column.offset] = self._null(column, number)
+                continue
+            datum = datums[column.offset] if column.offset in datums else self._default(column)
+            public.append(self._null(column, number) if datum is None and column.is_not_null else datum)
         return public
 
     def _null(self, column: ColumnInfo, number: int) -> Datum:

@@ -253,7 +253,7 @@ def _column_line(table: Mapping[str, Any], column: Mapping[str, Any], zone: tzin
         parts.append(f"GENERATED ALWAYS AS ({column['generated_expr_string']}) {how}")
     if flag & _NOT_NULL:
         parts.append("NOT NULL")
-    elif kind["Tp"] == 7 and column["default"] is None:
+    elif kind["Tp"] == _TIMESTAMP and column["default"] is None and not flag & NO_DEFAULT_FLAG:
         parts.append("NULL")
     parts += _default_part(column, zone)
     if flag & _AUTO:

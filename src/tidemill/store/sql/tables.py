@@ -191,13 +191,16 @@ class TableUse:
                 return self.now(column)
             if column.type is ColumnType.NEWDECIMAL:
                 return self._decimal_default(column, Decimal(column.default))
-            return parse_literal(column, column.default)
+            found = parse_literal(column, column.default)
+            return self.assigner(column).assign(found, Type(Kind.REAL)) if isinstance(found, float) else found
         if not column.is_not_null and (is_update or not column.flag & _NO_DEFAULT):
             return None
         if is_update and column.offset == self.access.auto_increment:
             return 0
-        if column.is_not_null and column.type is ColumnType.ENUM:
+        if column.type is ColumnType.ENUM:
             return 1
+        if column.type is ColumnType.YEAR:
+            return 0  # TiDB asks for no default here
         if self.context.settings.is_lenient:
             error = sql_error(Errno.NO_DEFAULT_FOR_FIELD, column.name)
             self.context.settings.warnings.append(("Warning", error.number, error.message))
@@ -383,20 +386,31 @@ class TableUse:
         parts = index.columns if index is not None else [p for i in written.indexes if i.is_primary for p in i.columns]
         lengths = {part.offset: part.length for part in parts}
         zone = Settings() if is_from_key else self.context.settings
-        shown = "-".join(_cut(self.shown(written.columns[at], row[at], zone), lengths.get(at, -1)) for at in offsets)
+        texts = []
+        for at in offsets:
+            raw = self._raw(written.columns[at], row[at], zone)
+            raw = raw[: lengths[at]] if lengths.get(at, -1) >= 0 else raw
+            texts.append(raw if isinstance(raw, str) else _escaped(raw) if is_from_key else _plain(raw))
+        if index is None and is_from_key:
+            texts = [text.rstrip(" ") for text in texts]  # a handle has lost them
+        shown = "-".join(texts)
         return sql_error(Errno.DUP_ENTRY, shown, f"{self.info.name}.{name}")
 
-    def shown(self, column: ColumnInfo, datum: Datum, settings: Settings | None = None) -> str:
+    def shown(self, column: ColumnInfo, datum: Datum) -> str:
+        raw = self._raw(column, datum, Settings())
+        return raw if isinstance(raw, str) else _escaped(raw)
+
+    def _raw(self, column: ColumnInfo, datum: Datum, settings: Settings) -> str | bytes:
         if datum is None:
             return "NULL"
-        read = reader(column, settings if settings is not None else Settings())
+        read = reader(column, settings)
         kind = type_of(column)
-        if kind.kind is Kind.INT:
-            kind = kind._replace(column=None)  # without the zeros of ZEROFILL
+        if kind.kind in (Kind.INT, Kind.YEAR):
+            kind = Type(Kind.INT)  # without the zeros of ZEROFILL
         text = convert.shown(read(datum) if read is not None else datum, kind)
         if column.type is ColumnType.BIT and isinstance(datum, int):
-            text = datum.to_bytes((max(column.flen, 1) + 7) // 8, "big")
-        return text if isinstance(text, str) else _escaped(text)
+            return datum.to_bytes((max(column.flen, 1) + 7) // 8, "big")
+        return text
 
     def find_by_index(self, transaction: Transaction, index: IndexInfo, prefix: bytes) -> Iterator[StoredRow]:
         """Rows whose entries in an index begin with ``prefix``, through the entries."""
@@ -409,8 +423,8 @@ class TableUse:
                 yield row
 
 
-def _cut(text: str, length: int) -> str:
-    return text if length < 0 else text[:length]
+def _plain(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 def _escaped(data: bytes) -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from datetime import UTC, timedelta
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 
@@ -71,6 +71,7 @@ _KIND_NAMES: Final = {
     Kind.JSON: "json",
 }
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
+_BEYOND_FLOAT: Final = 2.0**128 - 2.0**103  # from here on rounding to single precision gives infinity
 _TEXT_BLOBS: Final = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB})
 _TIMESTAMP_MIN: Final = Time(1970, 1, 1, 0, 0, 1)
 _TIMESTAMP_MAX: Final = Time(2038, 1, 19, 3, 14, 7, 999999)
@@ -188,11 +189,11 @@ class Assigner:
             name = "INTEGER" if column.type in INTEGER_TYPES else "FLOAT" if name == "DOUBLE" else name
         return sql_error(Errno.TRUNCATED_WRONG_VALUE, name, shown.strip())
 
-    def _refuse_kind(self, kind: Type) -> NoReturn:
+    def _refuse_kind(self, kind: Type) -> None:
         source, target = _KIND_NAMES[kind.kind], _NAMES[self.column.type]
         if kind.kind is Kind.REAL and kind.column is not None and kind.column.type is ColumnType.FLOAT:
             source = "float"
-        raise sql_error(Errno.UNKNOWN_ERROR, f"cannot convert datum from {source} to type {target}")
+        self._complain(sql_error(Errno.UNKNOWN_ERROR, f"cannot convert datum from {source} to type {target}"))
 
     # Numbers
 
@@ -239,7 +240,7 @@ class Assigner:
                 self._overflows(found, row)
                 return 0.0
             if is_single:
-                if abs(found) > _FLOAT_MAX and not math.isfinite(float(np.float32(found))):
+                if abs(found) > _FLOAT_MAX and abs(found) >= _BEYOND_FLOAT:
                     self._overflows(found, row)
                     found = math.copysign(_FLOAT_MAX, found)
                 return float(np.float32(found))
@@ -273,8 +274,8 @@ class Assigner:
                 found = exact
             else:
                 found = exact.quantize(unit, ROUND_HALF_UP, convert.MATH)
-                if found != exact:
-                    self._rounded_off(value.strip() if isinstance(value, str) else f"{exact:f}", row)
+                if found != exact and found.copy_abs() <= most:
+                    self._rounded_off(_told(value, kind, exact), exact, row)
             if found.copy_abs() > most:
                 self._out_of_range(row, f"DECIMAL value is out of range in '({precision}, {scale})'")
                 found = most if found > 0 else most.copy_negate()
@@ -285,12 +286,12 @@ class Assigner:
 
         return assign
 
-    def _rounded_off(self, shown: str, row: int) -> None:
+    def _rounded_off(self, shown: str, exact: Decimal, row: int) -> None:
         """Digits behind the last place are lost with a warning, even under strict rules."""
         if self._telling is Telling.VALUES:
             error = sql_error(Errno.TRUNCATED_WRONG_VALUE_FOR_FIELD, "decimal", shown, self.column.name, row)
         else:
-            error = sql_error(Errno.TRUNCATED_WRONG_VALUE, "DECIMAL", shown)
+            error = sql_error(Errno.TRUNCATED_WRONG_VALUE, "DECIMAL", f"{exact:f}")
         self._note(error)
 
     def _year(self, kind: Type) -> Assign:
@@ -324,7 +325,11 @@ class Assigner:
 
         def assign(value: Any, row: int) -> int:
             if kind.kind in (Kind.TEXT, Kind.BYTES, Kind.BITS, Kind.ENUM, Kind.SET):
-                found = int.from_bytes(text_bytes(value).lstrip(b"\0"), "big")
+                raw = text_bytes(value)
+                if len(raw) > 8 and bits == 64 and kind.kind is not Kind.BITS:
+                    self._incorrect(value if isinstance(value, str) else _text(value, kind), kind, row)
+                    raw = raw[:8]
+                found = int.from_bytes(raw.lstrip(b"\0"), "big")
             else:
                 found = _rounded(self._number(value, kind, row))
                 if found < 0 and kind.kind is Kind.REAL:
@@ -348,9 +353,10 @@ class Assigner:
         flen = column.flen
         fits = _charset_check(column.charset)
         is_real = kind.kind is Kind.REAL
+        bare = kind._replace(column=None) if kind.kind is Kind.INT else kind  # without the zeros of ZEROFILL
 
         def assign(value: Any, row: int) -> str:
-            text = value if isinstance(value, str) else _digits(value, kind) if is_real else _text(value, kind)
+            text = value if isinstance(value, str) else _digits(value, kind) if is_real else _text(value, bare)
             if isinstance(text, Element):
                 text = str(text)
             if not text.isascii():
@@ -383,9 +389,10 @@ class Assigner:
     def _bytes(self, kind: Type) -> Assign:
         column = self.column
         flen, is_padded = column.flen, column.type is ColumnType.STRING
+        bare = kind._replace(column=None) if kind.kind is Kind.INT else kind
 
         def assign(value: Any, row: int) -> bytes:
-            raw = text_bytes(_digits(value, kind) if kind.kind is Kind.REAL else convert.shown(value, kind))
+            raw = text_bytes(_digits(value, kind) if kind.kind is Kind.REAL else convert.shown(value, bare))
             if 0 <= flen < len(raw):
                 self._too_long(row, len(raw))
                 raw = raw[:flen]
@@ -401,9 +408,10 @@ class Assigner:
         fsp = max(column.decimal, 0)
         is_odd = kind.kind in (Kind.REAL, Kind.BIT, Kind.BITS, Kind.ENUM, Kind.SET, Kind.VECTOR)
 
-        def assign(value: Any, row: int) -> Time:
+        def assign(value: Any, row: int) -> Time | None:
             if is_odd:
                 self._refuse_kind(kind)
+                return None
             found = _moment_of(value, kind, settings)
             if found is None or not self._is_allowed(found):
                 self._incorrect(value, kind, row)
@@ -438,9 +446,10 @@ class Assigner:
         fsp = max(self.column.decimal, 0)
         is_odd = kind.kind in (Kind.BIT, Kind.BITS, Kind.ENUM, Kind.SET, Kind.VECTOR)
 
-        def assign(value: Any, row: int) -> timedelta:
+        def assign(value: Any, row: int) -> timedelta | None:
             if is_odd:
                 self._refuse_kind(kind)
+                return None
             found = _duration_of(value, kind)
             if found is None:
                 self._incorrect(value, kind, row)
@@ -519,6 +528,7 @@ class Assigner:
         def assign(value: Any, row: int) -> Datum:
             if kind.kind not in (Kind.TEXT, Kind.BYTES, Kind.VECTOR):
                 self._refuse_kind(kind)
+                return None
             found = (
                 value if isinstance(value, tuple) and not isinstance(value, Time) else parse_vector(_text(value, kind))
             )
@@ -533,6 +543,15 @@ class Assigner:
 def _text(value: Any, kind: Type) -> str:
     shown = value if isinstance(value, str) else convert.shown(value, kind)
     return shown if isinstance(shown, str) else shown.decode("utf-8", "surrogateescape")
+
+
+def _told(value: Any, kind: Type, exact: Decimal) -> str:
+    """A number that loses digits, as it was given."""
+    if isinstance(value, str):
+        return value.strip()
+    if kind.kind is Kind.DECIMAL and kind.decimals >= 0:
+        exact = exact.quantize(Decimal(1).scaleb(-kind.decimals), ROUND_HALF_UP, convert.MATH)
+    return f"{exact:f}"
 
 
 def _digits(value: float, kind: Type) -> str:

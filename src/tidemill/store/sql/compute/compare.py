@@ -24,6 +24,9 @@ def common_collation(types: list[Type]) -> str:
         binary = {name for name in found if name.endswith("_bin")}
         if len(binary) == 1:
             return binary.pop()
+        wide = {name for name in found if name.startswith("utf8mb4_")}
+        if len(wide) == 1:
+            return wide.pop()  # it holds what the others hold
         names = sorted(found)
         raise sql_error(Errno.CANT_AGGREGATE_2COLLATIONS, names[0], "IMPLICIT", names[1], "IMPLICIT", "=")
     return found.pop() if found else DEFAULT_COLLATION

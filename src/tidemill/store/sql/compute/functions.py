@@ -144,7 +144,15 @@ def _bit_length(tree: Call, arguments: list[Computed], context: Context) -> Comp
 def _case(tree: Call, arguments: list[Computed], context: Context) -> Computed:
     if arguments[0].type.kind in (Kind.BYTES, Kind.BITS):
         return arguments[0]
-    apply = str.upper if tree.name in ("UPPER", "UCASE") else str.lower
+    change = str.upper if tree.name in ("UPPER", "UCASE") else str.lower
+
+    def apply(text: str) -> str:
+        found = change(text)
+        if len(found) == len(text):
+            return found
+        # A letter whose counterpart is several stays, as with ß.
+        return "".join(c if len(other := change(c)) != 1 else other for c in text)
+
     return _on_text(arguments, apply)
 
 
@@ -430,7 +438,12 @@ def _size(value: Any) -> Any:
 
 @function("ABS", least=1)
 def _abs(tree: Call, arguments: list[Computed], context: Context) -> Computed:
-    return strict(_number_type(arguments[0]), _numbers(arguments, context), _size, is_constant(arguments))
+    def size(value: Any) -> Any:
+        if isinstance(value, int) and value == operators.SIGNED_MIN:
+            raise sql_error(Errno.DATA_OUT_OF_RANGE, "BIGINT", f"abs({value})")
+        return _size(value)
+
+    return strict(_number_type(arguments[0]), _numbers(arguments, context), size, is_constant(arguments))
 
 
 @function("SIGN", least=1)

@@ -325,7 +325,8 @@ def _modulo(left: Computed, right: Computed, settings: Settings) -> Computed:
         if kind.kind is Kind.REAL:
             return math.fmod(float(a), float(b))
         if kind.kind is Kind.DECIMAL:
-            return MATH.remainder(Decimal(a), Decimal(b))
+            rest = MATH.remainder(Decimal(a), Decimal(b))
+            return rest if rest else rest.copy_abs()
         found = abs(a) % abs(b)
         return -found if a < 0 else found
 

@@ -85,12 +85,12 @@ def moment_of_number(number: int | Decimal) -> Time | None:
         return ZERO
     if whole < 101:
         return None
-    text = str(whole)
-    if whole < 10_000_000_000_000 and len(text) > 8:
-        text = text.rjust(12, "0") if len(text) <= 12 else text.rjust(14, "0")
-    elif len(text) < 8:
-        text = text.rjust(6, "0") if len(text) <= 6 else text.rjust(8, "0")
-    found = parse_moment(text)
+    if 691231 < whole < 700101 or 991231 < whole < 10000101 or 99991231 < whole < 101000000:
+        return None
+    if 691231235959 < whole < 700101000000 or 991231235959 < whole < 10000101000000:
+        return None
+    size = 6 if whole <= 991231 else 8 if whole <= 99991231 else 12 if whole <= 991231235959 else 14
+    found = parse_moment(str(whole).rjust(size, "0"))
     if found is None:
         return None
     micros = int(Decimal(fraction * 1_000_000).to_integral_value()) if fraction else 0

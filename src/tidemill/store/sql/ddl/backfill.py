@@ -104,7 +104,9 @@ def _use(reorg: Reorg, transaction: Transaction) -> TableUse:
     name = document["name"]["O"]
     table = CatalogTable(reorg.schema_id, database["db_name"]["O"], dump(document), reorg.table_id, name)
     milliseconds = physical_ms(transaction.start_ts)
-    return TableUse(TableAccess(table), Context(Settings(is_writing=True, telling=Telling.CAST), _moment(milliseconds)))
+    zone = reorg.zone if isinstance(reorg, FillColumn) else UTC
+    settings = Settings(zone, is_writing=True, telling=Telling.CAST)
+    return TableUse(TableAccess(table), Context(settings, _moment(milliseconds)))
 
 
 def _moment(milliseconds: int) -> Time:
@@ -147,7 +149,7 @@ def _fill_indexes(
             continue
         found = transaction.get(entry.key)
         if found is not None and entry.is_distinct and split_index_value(found).handle != row.handle:
-            error = use.duplicate(index.index, written)
+            error = use.duplicate(index.index, written, is_from_key=True)
             raise _RefusedError(Failed(error.number, error.message))
         transaction.put(entry.key, entry.value)
 
@@ -165,17 +167,17 @@ def _fill_column(reorg: FillColumn, use: TableUse, transaction: Transaction, row
 
 
 def _cast_failure(reorg: FillColumn, use: TableUse, row: StoredRow, error: SqlError) -> Failed:
-    """What does not fit is told with the column's name to come, and its value."""
+    """What does not fit is told with its value; a NULL by the name that the column would have had."""
     columns = use.access.stored.columns
     places = {column.id: at for at, column in enumerate(columns)}
     source = places[use.access.table.follows[reorg.column_id]]
-    shown = use.shown(columns[source], row.datums[source])
+    shown, name = use.shown(columns[source], row.datums[source]), columns[source].name
     match error.number:
         case Errno.BAD_NULL_ERROR:
             told = sql_error(Errno.WARN_DATA_TRUNCATED, reorg.name, 1)
             return Failed(told.number, told.message)
         case Errno.DATA_TOO_LONG | Errno.WARN_DATA_TRUNCATED:
-            return Failed(1265, f"Data truncated for column '{reorg.name}', value is '{shown}'")
+            return Failed(1265, f"Data truncated for column '{name}', value is '{shown}'")
         case Errno.WARN_DATA_OUT_OF_RANGE:
-            return Failed(1264, f"Out of range value for column '{reorg.name}', the value is '{shown}'")
+            return Failed(1264, f"Out of range value for column '{name}', the value is '{shown}'")
     return Failed(error.number, error.message)

@@ -40,12 +40,13 @@ from tidemill.store.sql.parse.statements import (
     SetDefault,
     SetKeyVisibility,
 )
-from tidemill.store.sql.types import NO_DEFAULT_FLAG, Charset, is_text, resolve_charset
+from tidemill.store.sql.types import NO_DEFAULT_FLAG, Charset, is_blob, is_text, resolve_charset
 from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
 from tidemill.upstream.documents import SchemaState
 
 _KEY_FLAGS = int(ColumnFlag.PRI_KEY | ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KEY)
 _NULL_TO_NOT_NULL = 6
+_BINARY_ORDERS = frozenset({"utf8mb4_bin", "utf8_bin", "ascii_bin", "latin1_bin", "binary", "utf8mb4_0900_bin"})
 _WIDER = {"utf8": "utf8mb4", "ascii": "utf8mb4", "latin1": "utf8mb4"}
 
 
@@ -71,7 +72,7 @@ def clauses_of(
         found = builder.build(spec)
         if isinstance(found, SqlError):
             notes.append(found)
-        else:
+        elif found is not None:
             clauses.append(found)
     _check_apart(clauses)
     return clauses, tuple(notes)
@@ -108,7 +109,8 @@ class _Builder:
         self.added: list[Document] = []
         self.dropped = 0
 
-    def build(self, spec: AlterSpec) -> Clause | SqlError:
+    def build(self, spec: AlterSpec) -> Clause | SqlError | None:
+        """None: there is nothing to do."""
         match spec:
             case AddColumn():
                 return self._add_column(spec)
@@ -161,7 +163,8 @@ class _Builder:
         if spec.if_not_exists:
             args["ignore_existence_err"] = True
         self.added.append(column)
-        return Clause(ActionType.ADD_COLUMN, args, columns=(name.lower(),))
+        reads = (spec.position.column.lower(),) if isinstance(spec.position, After) else ()
+        return Clause(ActionType.ADD_COLUMN, args, columns=(name.lower(),), reads=reads)
 
     def _check_added(self, spec: AddColumn) -> None:
         definition = spec.column
@@ -239,6 +242,8 @@ class _Builder:
             raise sql_error(Errno.DUP_FIELDNAME, definition.name)
         new = build_column(definition, old["offset"], self.charset, self.settings)
         self._carry_over(spec, old, new)
+        if definition.is_not_null is False and old["type"]["Flag"] & ColumnFlag.PRI_KEY:
+            raise sql_error(Errno.PRIMARY_CANT_HAVE_NULL)
         self._check_modified(spec, old, new)
         position = self._position(spec.position)
         args: dict[str, Any] = {"column": new, "old_column_name": dict(old["name"]), "position": position}
@@ -255,6 +260,8 @@ class _Builder:
             new["type"]["Flag"] |= int(ColumnFlag.NOT_NULL)
             if isinstance(spec.column.default, Constant) and spec.column.default.value is None:
                 raise sql_error(Errno.INVALID_DEFAULT, new["name"]["O"])
+            if spec.column.default is None and not new["type"]["Flag"] & ColumnFlag.AUTO_INCREMENT:
+                new["type"]["Flag"] |= NO_DEFAULT_FLAG
         new.update(
             id=old["id"],
             origin_default=old["origin_default"],
@@ -279,6 +286,8 @@ class _Builder:
         _check_charset(old, new)
         if needs_rewrite(old["type"], new["type"]):
             self._check_rewrite(old, new)
+        elif is_blob(new["type"]) and not is_blob(old["type"]):
+            self._check_indexes(old, new)
 
     def _check_handle(self, old: Document, new: Document) -> None:
         if old["type"]["Flag"] & ColumnFlag.PRI_KEY and needs_rewrite(old["type"], new["type"]):
@@ -298,13 +307,18 @@ class _Builder:
         """What cannot be cast."""
         if old["generated_expr_string"]:
             raise _cannot_modify("type of a generated column")
-        columns = [new if c is old else c for c in self.columns]
+        self._check_indexes(old, new)
+
+    def _check_indexes(self, old: Document, new: Document) -> None:
+        columns = [{**new, "name": old["name"]} if c is old else c for c in self.columns]
         for index in self.document["index_info"] or ():
             if any(p["offset"] == old["offset"] for p in index["idx_cols"]):
                 _check_index(index, columns)
 
-    def _rename_column(self, spec: RenameColumn) -> Clause:
+    def _rename_column(self, spec: RenameColumn) -> Clause | None:
         old = self._column(spec.old_name)
+        if spec.new_name == old["name"]["O"]:
+            return None
         if spec.new_name.lower() != old["name"]["L"] and find_column(self.columns, spec.new_name) is not None:
             raise sql_error(Errno.DUP_FIELDNAME, spec.new_name)
         for other in self.columns:
@@ -437,16 +451,21 @@ def _check_conversion(column: Document, to: Charset, table: Document) -> None:
 
 def _check_charset(old: Document, new: Document) -> None:
     before, after = old["type"], new["type"]
+    is_weighed = is_text(before) and before["Collate"] not in _BINARY_ORDERS
+    if is_weighed and not is_text(after) and before["Flag"] & _KEY_FLAGS:
+        change = f"'{old['name']['O']}' from '{before['Collate']}' to '{after['Collate']}'"
+        what = f"modifying collation of column {change} when index is defined on it."
+        raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, what)
     if not is_text(before) or not is_text(after) or before["Charset"] == "binary":
         return
-    if before["Charset"] != after["Charset"] and _WIDER.get(before["Charset"]) != after["Charset"]:
-        message = f"charset from {before['Charset']} to {after['Charset']}"
-        raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"modify {message}")
     if before["Collate"] != after["Collate"] and before["Flag"] & _KEY_FLAGS:
         message = (
             f"modifying collation of column '{old['name']['O']}' from '{before['Collate']}' to '{after['Collate']}'"
         )
         raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"{message} when index is defined on it.")
+    if before["Charset"] != after["Charset"] and _WIDER.get(before["Charset"]) != after["Charset"]:
+        message = f"charset from {before['Charset']} to {after['Charset']}"
+        raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"modify {message}")
 
 
 def _check_index(index: Document, columns: list[Document]) -> None:

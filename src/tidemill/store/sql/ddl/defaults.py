@@ -7,7 +7,7 @@ import base64
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
 from tidemill.model.table import INTEGER_TYPES, ColumnFlag, ColumnType
@@ -24,7 +24,7 @@ from tidemill.store.sql.parse.expressions import (
 )
 from tidemill.store.sql.types import FieldType, is_blob
 from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
-from tidemill.store.sql.wire.floats import show_double
+from tidemill.store.sql.wire.floats import show_double, show_float
 
 NOW = "CURRENT_TIMESTAMP"
 _BITS = {
@@ -116,7 +116,8 @@ def _literal(kind: FieldType, default: Expression, zone: tzinfo) -> str:
         return _of_bytes(tp, kind, default)
     text = literal_text(default)
     if tp in INTEGER_TYPES or tp is ColumnType.YEAR:
-        return _integer(tp, kind, text)
+        is_real = isinstance(default, Number) and "e" in default.text.lower()
+        return _integer(tp, kind, text, is_real=is_real)
     match tp:
         case ColumnType.FLOAT | ColumnType.DOUBLE:
             return _float(kind, text)
@@ -160,8 +161,8 @@ def _plain(text: str) -> str:
     """A number as its own text: 1.50 stays, 1e3 is the float 1000."""
     if "e" not in text.lower():
         return text if text[:1] != "." else "0" + text
-    value = float(text)
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    value = f"{Decimal(repr(float(text))):f}"
+    return value.rstrip("0").rstrip(".") if "." in value else value
 
 
 def _of_bytes(tp: ColumnType, kind: FieldType, default: Bytes) -> str:
@@ -176,8 +177,8 @@ def _of_bytes(tp: ColumnType, kind: FieldType, default: Bytes) -> str:
     return _literal(kind, Number(str(int.from_bytes(default.value, "big"))), UTC)
 
 
-def _integer(tp: ColumnType, kind: FieldType, text: str) -> str:
-    number = int(Decimal(text.strip()).to_integral_value(ROUND_HALF_UP))
+def _integer(tp: ColumnType, kind: FieldType, text: str, *, is_real: bool) -> str:
+    number = int(Decimal(text.strip()).to_integral_value(ROUND_HALF_UP if not is_real else ROUND_HALF_EVEN))
     if tp is ColumnType.YEAR:
         return _year(text, number)
     bits = _BITS[tp]
@@ -198,7 +199,9 @@ def _float(kind: FieldType, text: str) -> str:
     value = float(text)
     if kind["Flag"] & ColumnFlag.UNSIGNED and value < 0:
         raise ValueError("negative")
-    return show_double(value)
+    if kind["Decimal"] >= 0:
+        value = round(value, kind["Decimal"])
+    return show_float(value) if kind["Tp"] == ColumnType.FLOAT else show_double(value)
 
 
 def _decimal(kind: FieldType, text: str) -> str:

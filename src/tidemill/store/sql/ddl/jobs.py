@@ -7,7 +7,9 @@ step(job, documents, moment) ──► Change     one transaction: documents, a 
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, timedelta, timezone, tzinfo
 from typing import Any, Final, TypeAlias
+from zoneinfo import ZoneInfo
 
 from tidemill.errors import SchemaError
 from tidemill.model.ddl import ActionType
@@ -91,6 +93,7 @@ class FillColumn:
     column_id: int
     index_ids: tuple[int, ...]
     name: str = ""  # that the column will have
+    zone: tzinfo = UTC  # of the session that asked: in it moments are cast to TIMESTAMP and back
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +288,25 @@ def error_document(number: int, message: str) -> Document:
     """An error as a job keeps it."""
     code, name = _ERROR_CLASSES.get(number, (20, "types"))
     return {"class": code, "code": number, "message": message, "rfccode": f"{name}:{number}"}
+
+
+def set_zone(job: Document, zone: tzinfo) -> None:
+    """Keep the time zone of the session that asked, for those who cast rows."""
+    if job["reorg_meta"] is None or zone is UTC:
+        return
+    if isinstance(zone, ZoneInfo):
+        job["reorg_meta"]["location"] = {"name": zone.key, "offset": 0}
+    else:
+        offset = zone.utcoffset(None) or timedelta()
+        job["reorg_meta"]["location"] = {"name": "", "offset": int(offset.total_seconds())}
+
+
+def zone_of(job: Document) -> tzinfo:
+    location = (job["reorg_meta"] or {}).get("location") or {}
+    if location.get("name") and location["name"] not in ("UTC", "System", "Local"):
+        return ZoneInfo(location["name"])
+    offset = location.get("offset") or 0
+    return timezone(timedelta(seconds=offset)) if offset else UTC
 
 
 def roll_back(job: Document, number: int, message: str) -> None:

@@ -31,6 +31,7 @@ from tidemill.store.sql.ddl.jobs import (
     roll_back,
     running,
     touch,
+    zone_of,
 )
 from tidemill.store.sql.types import PREVENT_NULL_FLAG, UNSPECIFIED, FieldType, is_text
 from tidemill.store.sql.wire.errors import Errno, sql_error
@@ -230,7 +231,7 @@ def _reorganize(job: Document, table: Document, moment: Moment, result: Result |
         case None:
             ids = tuple(s["id"] for s in shadows)
             name = job["raw_args"]["column"]["name"]["O"]
-            return FillColumn(job["schema_id"], job["table_id"], changing["id"], ids, name)
+            return FillColumn(job["schema_id"], job["table_id"], changing["id"], ids, name, zone_of(job))
         case Failed(number, message):
             job = running(job, moment)
             roll_back(job, number, message)

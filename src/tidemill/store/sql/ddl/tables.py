@@ -255,7 +255,7 @@ def _check_primary(statement: CreateTable, column: ColumnDef) -> None:
             raise sql_error(Errno.PRIMARY_CANT_HAVE_NULL)
         if has_null_default:
             raise sql_error(Errno.INVALID_DEFAULT, column.name)
-    if column.is_not_null is False or (has_null_default and not column.is_not_null):
+    if column.is_not_null is False or has_null_default:
         keys = (key for key in statement.keys if key.kind is KeyKind.PRIMARY)
         if any(part.column.lower() == column.name.lower() for key in keys for part in key.parts):
             raise sql_error(Errno.PRIMARY_CANT_HAVE_NULL)
