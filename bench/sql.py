@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import pymysql  # type: ignore[import-untyped]  # it has no types
+import pymysql
 
 from tidemill.errors import UpstreamUnavailableError
 from tidemill.store.sql.nodes import SqlNodes
