@@ -226,7 +226,7 @@ class _Story:
         columns = table.written if lot.random() < 0.5 else lot.sample(table.written, lot.randint(1, len(table.written)))
         names = [c.name for c in columns]
         is_ignore = verb == "insert ignore into"
-        if lot.random() < 0.01:
+        if lot.random() < 0.01 and not is_ignore:
             names.append(lot.choice(("nope", names[0])))
         head = f"{verb} {table.name} ({', '.join(names)})"
         if lot.random() < 0.07 and not is_ignore:
@@ -399,7 +399,7 @@ class _Story:
             another = self._clause(table)
             # What two clauses do to one column or index is judged in an order of TiDB's own.
             used = {word for text, _ in clauses for word in text.split() if word[-1:].isdigit()}
-            if not {"nokey", "nope", *used} & set(another[0].split()):
+            if not {"nokey", "nope", "drop", *used} & set(another[0].split()):
                 clauses.append(another)
         if (yield Step(0, f"alter table {table.name} {', '.join(text for text, _ in clauses)}")):
             for _, apply in clauses:

@@ -198,9 +198,9 @@ class TableUse:
         if is_update and column.offset == self.access.auto_increment:
             return 0
         if column.type is ColumnType.ENUM:
-            return 1
-        if column.type is ColumnType.YEAR:
-            return 0  # TiDB asks for no default here
+            return 1 if column.is_not_null else None
+        if column.type is ColumnType.YEAR and not column.flag & _NO_DEFAULT:
+            return 0  # where NOT NULL is said, not where a primary key says it, TiDB asks for no default
         if self.context.settings.is_lenient:
             error = sql_error(Errno.NO_DEFAULT_FOR_FIELD, column.name)
             self.context.settings.warnings.append(("Warning", error.number, error.message))
@@ -299,7 +299,7 @@ class TableUse:
             if is_presuming and not transaction.is_buffered(entry.key):
                 self._presume_unique(transaction, index.index, entry, handle, row)
             else:
-                self._check_unique(transaction, index.index, entry, handle, row)
+                self._check_unique(transaction, index.index, entry, handle, row, is_cut=is_presuming)
         for entry in entries:
             transaction.put(entry.key, entry.value, is_locked=entry.is_distinct)
         transaction.put(record.key, record.value)
@@ -318,7 +318,14 @@ class TableUse:
         transaction.presume_absent(entry.key, refusal)
 
     def _check_unique(
-        self, transaction: Transaction, index: IndexInfo, entry: IndexEntry, handle: bytes, row: Sequence[Datum]
+        self,
+        transaction: Transaction,
+        index: IndexInfo,
+        entry: IndexEntry,
+        handle: bytes,
+        row: Sequence[Datum],
+        *,
+        is_cut: bool = False,
     ) -> None:
         found = transaction.get(entry.key)
         if found is None:
@@ -327,7 +334,7 @@ class TableUse:
         if holder is None:
             raise CorruptDataError(f"the entry of unique index {index.name!r} of {self.info.full_name} has no handle")
         if holder != handle:
-            raise DuplicateError(index, holder, self.duplicate(index, row))
+            raise DuplicateError(index, holder, self.duplicate(index, row, is_cut=is_cut))
 
     def remove(self, transaction: Transaction, row: StoredRow) -> None:
         for entry in self.access.stored_codec.index_entries(row.handle, row.datums):
@@ -352,7 +359,7 @@ class TableUse:
                 changes.append((index.index, old, new))
         for info, old, new in changes:
             if new is not None and new.is_distinct and new.key != old.key:
-                self._check_unique(transaction, info, new, handle, row)
+                self._check_unique(transaction, info, new, handle, row, is_cut=True)
         for _, old, new in changes:
             if new is None or new.key != old.key:
                 transaction.delete(old.key, is_locked=old.is_distinct)
@@ -372,8 +379,11 @@ class TableUse:
 
     # Keys
 
-    def duplicate(self, index: IndexInfo | None, row: Sequence[Datum], *, is_from_key: bool = False) -> SqlError:
-        """1062 in TiDB's words: the values of the key, joined; ``is_from_key``: as the key has them, moments in UTC."""
+    def duplicate(
+        self, index: IndexInfo | None, row: Sequence[Datum], *, is_from_key: bool = False, is_cut: bool = True
+    ) -> SqlError:
+        """1062 in TiDB's words: the values of the key, joined; ``is_from_key``: as the key has them, moments in UTC;
+        ``is_cut``: texts only as far as the index goes."""
         written = self.access.written
         if index is None:
             name = "PRIMARY"
@@ -389,10 +399,11 @@ class TableUse:
         texts = []
         for at in offsets:
             raw = self._raw(written.columns[at], row[at], zone)
-            raw = raw[: lengths[at]] if lengths.get(at, -1) >= 0 else raw
+            if lengths.get(at, -1) >= 0 and (is_cut or index is None):
+                raw = raw[: lengths[at]]
+                if is_from_key and isinstance(raw, str):
+                    raw = raw.rstrip(" ")  # a prefix in a key has lost them
             texts.append(raw if isinstance(raw, str) else _escaped(raw) if is_from_key else _plain(raw))
-        if index is None and is_from_key:
-            texts = [text.rstrip(" ") for text in texts]  # a handle has lost them
         shown = "-".join(texts)
         return sql_error(Errno.DUP_ENTRY, shown, f"{self.info.name}.{name}")
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tidemill.model.table import INTEGER_TYPES, STRING_TYPES, TIME_TYPES, ColumnFlag, ColumnInfo, ColumnType
 from tidemill.store.sql.codec.collation import sort_key, text_bytes
-from tidemill.store.sql.codec.datum import Datum, Time
+from tidemill.store.sql.codec.datum import Datum, Json, Time
 from tidemill.store.sql.codec.defaults import zero_value
 from tidemill.store.sql.compute import convert, temporal
 from tidemill.store.sql.compute.casts import to_json
@@ -98,6 +98,8 @@ class Assigner:
         if not self.column.is_not_null:
             return None
         error = sql_error(Errno.BAD_NULL_ERROR, self.column.name)
+        if self.column.type is ColumnType.VECTOR and self._settings.is_lenient:
+            raise sql_error(Errno.UNKNOWN_ERROR, f"VECTOR column '{self.column.name}' cannot be null")
         if not self._settings.is_lenient:
             raise error
         self._note(error)
@@ -253,6 +255,7 @@ class Assigner:
         power = 10.0**scale
         shifted = value * power
         found = _half_even(shifted) / power if math.isfinite(shifted) else value
+        found = found or 0.0  # there is no negative zero
         most = 10.0 ** (self.column.flen - scale) - 10.0**-scale
         if abs(found) > most:
             self._out_of_range(row, f"{_NAMES[self.column.type].upper()} value is out of range in ''")
@@ -423,7 +426,10 @@ class Assigner:
                 if is_stamp:
                     found = temporal.to_utc(found, settings.time_zone)
             except (ValueError, OverflowError):
-                self._incorrect(value, kind, row)
+                if self._telling is Telling.VALUES:
+                    self._incorrect(value, kind, row)
+                else:
+                    self._complain(SqlError(1292, "22007", "Incorrect time value: '{10000 1 1 0 0 0 0}'"))
                 return temporal.ZERO
             if is_stamp and found != temporal.ZERO and not _TIMESTAMP_MIN <= found <= _TIMESTAMP_MAX:
                 self._incorrect(value, kind, row)
@@ -435,11 +441,9 @@ class Assigner:
     def _is_allowed(self, moment: Time) -> bool:
         settings = self._settings
         if temporal.is_zero(moment):
-            return not (settings.no_zero_date and not settings.is_lenient)
+            return not settings.no_zero_date
         if temporal.has_zero_part(moment):
-            return not (settings.no_zero_in_date and not settings.is_lenient) and (
-                self.column.type is not ColumnType.TIMESTAMP
-            )
+            return not settings.no_zero_in_date and self.column.type is not ColumnType.TIMESTAMP
         return temporal.is_possible(moment)
 
     def _duration(self, kind: Type) -> Assign:
@@ -516,9 +520,13 @@ class Assigner:
         def assign(value: Any, row: int) -> Datum:
             if kind.kind is Kind.BITS or (kind.kind is Kind.BYTES and kind.column is None):
                 raise sql_error(Errno.INVALID_JSON_CHARSET, "binary")
-            if kind.kind is Kind.BYTES:
-                return to_json(_text(value, kind), Type(Kind.TEXT), is_parsed=True)
-            return to_json(value, kind, is_parsed=True)
+            try:
+                if kind.kind is Kind.BYTES:
+                    return to_json(_text(value, kind), Type(Kind.TEXT), is_parsed=True)
+                return to_json(value, kind, is_parsed=True)
+            except SqlError as error:
+                self._complain(error)
+                return Json(None)
 
         return assign
 

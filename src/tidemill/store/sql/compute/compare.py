@@ -21,12 +21,16 @@ def common_collation(types: list[Type]) -> str:
     if any(t.kind is Kind.BYTES for t in types) or "binary" in found:
         return "binary"
     if len(found) > 1:
+        for charset in ("utf8mb4_", "utf8_"):  # they hold what the others hold
+            wide = {name for name in found if name.startswith(charset)}
+            if wide:
+                found = wide
+                break
+        if len(found) == 1:
+            return found.pop()
         binary = {name for name in found if name.endswith("_bin")}
-        if len(binary) == 1:
+        if len(binary) == 1 and len({name.partition("_")[0] for name in found}) == 1:
             return binary.pop()
-        wide = {name for name in found if name.startswith("utf8mb4_")}
-        if len(wide) == 1:
-            return wide.pop()  # it holds what the others hold
         names = sorted(found)
         raise sql_error(Errno.CANT_AGGREGATE_2COLLATIONS, names[0], "IMPLICIT", names[1], "IMPLICIT", "=")
     return found.pop() if found else DEFAULT_COLLATION

@@ -482,18 +482,50 @@ def _round(tree: Call, arguments: list[Computed], context: Context) -> Computed:
     if kind.kind is Kind.DECIMAL:
         kind = Type(Kind.DECIMAL, length=65, decimals=min(max(digits, 0), 30))
 
+    is_whole = kind.kind is Kind.INT and tree.name == "ROUND" and len(arguments) == 2
+
     def apply(value: Any, places: int = 0) -> Any:
-        places = max(min(places, 30), -65)
         if kind.kind is Kind.REAL:
-            exact = Decimal(value) if tree.name == "TRUNCATE" else convert.decimal_of_real(value)
-            half = "ROUND_HALF_EVEN" if tree.name == "ROUND" else ROUND_DOWN
-            return float(exact.quantize(Decimal(1).scaleb(-places), half, MATH))
+            return _real_rounded(value, places, is_cut=tree.name == "TRUNCATE")
+        if is_whole:  # by way of a floating-point number, as TiDB goes
+            return int(_real_rounded(float(value), places, is_cut=False))
+        places = max(min(places, 30), -65)
         found = Decimal(value).quantize(Decimal(1).scaleb(-places), rounding, MATH)
         if kind.kind is Kind.INT:
             return int(found)
         return found.quantize(Decimal(1).scaleb(-max(kind.decimals, 0)), rounding, MATH)
 
     return strict(kind, computes, apply, is_constant(arguments))
+
+
+def _power_of_ten(exponent: int) -> float:
+    """By squaring mantissas, and by a reciprocal below one: the way of Go's library, to the last bit."""
+    if abs(exponent) > 400:
+        return math.inf if exponent > 0 else 0.0
+    mantissa, binary = 1.0, 0
+    square, step = math.frexp(10.0)
+    rest = abs(exponent)
+    while rest:
+        if rest & 1:
+            mantissa, binary = mantissa * square, binary + step
+        square, step = square * square, step * 2
+        if square < 0.5:
+            square, step = square * 2, step - 1
+        rest >>= 1
+    if exponent < 0:
+        mantissa, binary = 1 / mantissa, -binary
+    try:
+        return math.ldexp(mantissa, binary)
+    except OverflowError:
+        return math.inf
+
+
+def _real_rounded(value: float, places: int, *, is_cut: bool) -> float:
+    shift = _power_of_ten(places)
+    shifted = value * shift
+    if not math.isfinite(shifted) or not shift:
+        return value if shift else 0.0
+    return (math.trunc(shifted) if is_cut else round(shifted)) / shift
 
 
 @function("MOD", least=2)

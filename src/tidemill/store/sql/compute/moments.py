@@ -245,6 +245,8 @@ def _date_add(tree: Call, arguments: list[Computed], context: Context) -> Comput
 
     def apply(moment: Time, count: Decimal) -> Time | None:
         if not temporal.is_real(moment):
+            shown = " ".join(map(str, moment))
+            context.settings.warnings.append(("Warning", 1292, f"Incorrect time value: '{{{shown}}}'"))
             return None
         found = temporal.add_interval(moment, count, tree.unit)
         if found is None:

@@ -85,10 +85,6 @@ def moment_of_number(number: int | Decimal) -> Time | None:
         return ZERO
     if whole < 101:
         return None
-    if 691231 < whole < 700101 or 991231 < whole < 10000101 or 99991231 < whole < 101000000:
-        return None
-    if 691231235959 < whole < 700101000000 or 991231235959 < whole < 10000101000000:
-        return None
     size = 6 if whole <= 991231 else 8 if whole <= 99991231 else 12 if whole <= 991231235959 else 14
     found = parse_moment(str(whole).rjust(size, "0"))
     if found is None:

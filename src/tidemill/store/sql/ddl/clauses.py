@@ -58,6 +58,8 @@ class Clause:
     is_reorg: bool = False  # may have to go through the rows
     columns: tuple[str, ...] = ()  # that it changes, in lower case: no two clauses may
     reads: tuple[str, ...] = ()  # columns that none of the others may change
+    gone: tuple[str, ...] = ()  # columns whose name is no more
+    after: tuple[str, ...] = ()  # the column that another is put behind: it must stay
     indexes: tuple[str, ...] = ()
 
 
@@ -90,8 +92,9 @@ def _check_apart(clauses: list[Clause]) -> None:
                 raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"operate same index '{name}'")
         columns.update(clause.columns)
         indexes.update(clause.indexes)
-    for name in (name for clause in clauses for name in clause.reads):
-        if name in columns:
+    gone = {name for clause in clauses for name in clause.gone}
+    for name in (name for clause in clauses for name in (*clause.reads, *clause.after)):
+        if name in gone or (any(name in clause.reads for clause in clauses) and name in columns):
             raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"operate same column '{name}'")
 
 
@@ -163,8 +166,8 @@ class _Builder:
         if spec.if_not_exists:
             args["ignore_existence_err"] = True
         self.added.append(column)
-        reads = (spec.position.column.lower(),) if isinstance(spec.position, After) else ()
-        return Clause(ActionType.ADD_COLUMN, args, columns=(name.lower(),), reads=reads)
+        after = (spec.position.column.lower(),) if isinstance(spec.position, After) else ()
+        return Clause(ActionType.ADD_COLUMN, args, columns=(name.lower(),), after=after)
 
     def _check_added(self, spec: AddColumn) -> None:
         definition = spec.column
@@ -205,14 +208,15 @@ class _Builder:
             error = sql_error(Errno.CANT_DROP_FIELD_OR_KEY, spec.name)
             return _noted_or_raised(error, is_note=spec.if_exists)
         self.dropped += 1
-        if len(self.columns) - self.dropped < 1:
+        if len(self.columns) + len(self.added) - self.dropped < 1:
             raise only_column(spec.name, self.table.name)
         self._check_droppable(column)
         named = _nameless_column(column["name"]["O"])
         args: dict[str, Any] = {"column_info": named}
         if spec.if_exists:
             args["ignore_existence_err"] = True
-        return Clause(ActionType.DROP_COLUMN, args, SchemaState.PUBLIC, columns=(spec.name.lower(),))
+        named_so = (spec.name.lower(),)
+        return Clause(ActionType.DROP_COLUMN, args, SchemaState.PUBLIC, columns=named_so, gone=named_so)
 
     def _check_droppable(self, column: Document) -> None:
         name = column["name"]["O"]
@@ -250,7 +254,8 @@ class _Builder:
         if new["type"]["Flag"] & ColumnFlag.NOT_NULL and not old["type"]["Flag"] & ColumnFlag.NOT_NULL:
             args["modify_column_type"] = _NULL_TO_NOT_NULL
         columns = {old["name"]["L"], definition.name.lower()}
-        return Clause(ActionType.MODIFY_COLUMN, args, is_reorg=True, columns=tuple(columns))
+        gone = (old["name"]["L"],) if is_renamed else ()
+        return Clause(ActionType.MODIFY_COLUMN, args, is_reorg=True, columns=tuple(columns), gone=gone)
 
     def _carry_over(self, spec: ModifyColumn, old: Document, new: Document) -> None:
         """What a column keeps whatever is said about it: its id, its keys, and what older rows show for it."""
@@ -328,7 +333,8 @@ class _Builder:
         new["name"] = ci(spec.new_name)
         args = {"column": new, "old_column_name": dict(old["name"])}
         columns = {old["name"]["L"], spec.new_name.lower()}
-        return Clause(ActionType.MODIFY_COLUMN, args, is_reorg=True, columns=tuple(columns))
+        gone = (old["name"]["L"],)
+        return Clause(ActionType.MODIFY_COLUMN, args, is_reorg=True, columns=tuple(columns), gone=gone)
 
     def _set_default(self, spec: SetDefault) -> Clause:
         column = copy.deepcopy(self._column(spec.column))

@@ -200,7 +200,7 @@ def _float(kind: FieldType, text: str) -> str:
     if kind["Flag"] & ColumnFlag.UNSIGNED and value < 0:
         raise ValueError("negative")
     if kind["Decimal"] >= 0:
-        value = round(value, kind["Decimal"])
+        value = round(value, kind["Decimal"]) or 0.0
     return show_float(value) if kind["Tp"] == ColumnType.FLOAT else show_double(value)
 
 

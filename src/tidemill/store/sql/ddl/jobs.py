@@ -311,4 +311,6 @@ def zone_of(job: Document) -> tzinfo:
 
 def roll_back(job: Document, number: int, message: str) -> None:
     """From here on the job undoes what it did."""
-    job.update(state=int(JobState.ROLLING_BACK), err=error_document(number, message), err_count=job["err_count"] + 1)
+    # Bytes that a value brought into the message would make the job unwritable.
+    text = message.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    job.update(state=int(JobState.ROLLING_BACK), err=error_document(number, text), err_count=job["err_count"] + 1)
