@@ -95,8 +95,8 @@ def _key(flag: int) -> str:
 
 
 def _shown_default(document: Mapping[str, Any], zone: tzinfo) -> str | None:
-    default = document["default"]
     kind = document["type"]
+    default = None if kind["Flag"] & NO_DEFAULT_FLAG else document["default"]
     if document.get("default_bit") is not None and kind["Tp"] == 16:
         return _bits_text(document)
     if default is None:

@@ -199,8 +199,6 @@ class TableUse:
             return 0
         if column.type is ColumnType.ENUM:
             return 1 if column.is_not_null else None
-        if column.type is ColumnType.YEAR and not column.flag & _NO_DEFAULT:
-            return 0  # where NOT NULL is said, not where a primary key says it, TiDB asks for no default
         if self.context.settings.is_lenient:
             error = sql_error(Errno.NO_DEFAULT_FOR_FIELD, column.name)
             self.context.settings.warnings.append(("Warning", error.number, error.message))

@@ -426,10 +426,7 @@ class Assigner:
                 if is_stamp:
                     found = temporal.to_utc(found, settings.time_zone)
             except (ValueError, OverflowError):
-                if self._telling is Telling.VALUES:
-                    self._incorrect(value, kind, row)
-                else:
-                    self._complain(SqlError(1292, "22007", "Incorrect time value: '{10000 1 1 0 0 0 0}'"))
+                self._incorrect(value, kind, row)
                 return temporal.ZERO
             if is_stamp and found != temporal.ZERO and not _TIMESTAMP_MIN <= found <= _TIMESTAMP_MAX:
                 self._incorrect(value, kind, row)

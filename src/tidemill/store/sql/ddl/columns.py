@@ -124,7 +124,8 @@ def column_document(name: str, kind: FieldType, default: Default, offset: int) -
 
 def _default_of(column: ColumnDef, kind: FieldType, settings: Settings) -> Default:
     if column.default is None:
-        return Default(None)
+        is_year = kind["Tp"] == ColumnType.YEAR and (column.is_not_null or column.key is KeyKind.PRIMARY)
+        return Default("0000" if is_year else None)  # a YEAR has one even where it says it has none
     if column.is_auto_increment:
         raise sql_error(Errno.INVALID_DEFAULT, column.name)
     default = build_default(column.name, kind, column.default, column.default_is_expression, settings)
