@@ -25,7 +25,7 @@ demo: setup ## Run SQL on an embedded TiDB, capture it through Spark into files,
 
 test: setup ## Run the tests
 	@sh .ci/packages
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 check: setup ## Lint, format and types
 	$(BIN)/ruff check .

@@ -39,7 +39,7 @@ from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.errors import InvariantError
 from tidemill.flow.deadletter import quarantine
 from tidemill.flow.filter import ColumnSelector, DdlFilter, TableFilter
-from tidemill.flow.intake import Intake
+from tidemill.flow.intake import FEW_READINGS, Intake
 from tidemill.flow.pipeline import Part, Unit, make_units
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema import JOB_TABLE_ID, SchemaChange, SchemaStore
@@ -155,9 +155,12 @@ class Processor:
 
     # What the puller calls.
 
-    def attach(self, puller: Puller, sorter: Sorter, open_early: Callable[[], Sorter]) -> None:
+    def attach(
+        self, puller: Puller, sorter: Sorter, open_early: Callable[[], Sorter], *, few_readings: int = FEW_READINGS
+    ) -> None:
         """Subscribe to the DDL jobs and to every table that is followed. Called once, before all else."""
-        self._intake = Intake(self._schema, puller, sorter, open_early, self._tables.captures)
+        captures = self._tables.captures
+        self._intake = Intake(self._schema, puller, sorter, open_early, captures, few_readings=few_readings)
         # One below: the schema store wants to see again what was done exactly at its ts.
         puller.subscribe(_DDL_SPAN, record_span(JOB_TABLE_ID), Ts(self.progress.schema_ts - 1))
         self._intake.follow(self.progress.checkpoint_ts)

@@ -249,6 +249,7 @@ def test_a_folder_that_holds_later_changes_is_refused(tidemill: Tidemill, pd: st
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
+        pytest.param(["demo", "--speed", "1"], 2, r"No such option: --speed", id="an option"),
         pytest.param(["demo", "--keep", "/proc/files"], 2, r"cannot use --keep /proc/files: ", id="no rights"),
         pytest.param(["demo", "--output", "xml"], 2, r"'xml' is not one of", id="an output"),
         pytest.param(["dance"], 2, r"No such command 'dance'", id="a command"),

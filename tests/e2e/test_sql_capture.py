@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e import tree
 from tests.e2e.conftest import Capture
+from tests.e2e.processes import wait_until
 from tests.e2e.sqlclient import Client
 from tidemill.model.ddl import ActionType
 from tidemill.store.upstream import EmbeddedUpstream
@@ -94,14 +95,17 @@ def test_rows_written_while_ddl_runs_are_captured_by_a_changefeed_that_runs_alon
             start_ts = upstream.tso()
             stop = threading.Event()
             failures: list[BaseException] = []
+            written = [0, 0]
             writers = [
-                threading.Thread(target=write, args=(upstream.sql_addresses[at], at, stop, failures)) for at in (0, 1)
+                threading.Thread(target=write, args=(upstream.sql_addresses[at], at, stop, written, failures))
+                for at in (0, 1)
             ]
             for writer in writers:
                 writer.start()
             middles = []
             try:
-                for change in ALTERATIONS:
+                for number, change in enumerate(ALTERATIONS, 1):
+                    wait_until(lambda least=10 * number: failures or min(written) >= least, "both writers")
                     client.run(f"alter table shop.t {change}")
                     middles.append(upstream.tso())
             finally:
@@ -119,7 +123,8 @@ def test_rows_written_while_ddl_runs_are_captured_by_a_changefeed_that_runs_alon
         assert_same(applied(tmp_path / "files", ts), tables)
 
 
-def write(address: str, writer: int, stop: threading.Event, failures: list[BaseException]) -> None:
+def write(address: str, writer: int, stop: threading.Event, written: list[int], failures: list[BaseException]) -> None:
+    """``written`` counts the rows that each writer has put in."""
     at = writer
     try:
         with Client(address, "shop") as client:
@@ -132,6 +137,7 @@ def write(address: str, writer: int, stop: threading.Event, failures: list[BaseE
                 ):
                     try:
                         client.run(statement)
+                        written[writer] += statement.startswith("insert")
                     except pymysql.MySQLError as error:
                         if error.args[0] not in (8028, 9007, 1062):
                             raise

@@ -21,7 +21,7 @@ from tidemill.store.raw_service import RawService
 from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.upstream.keys import encode_bytes, split_mvcc_key
 
-SEEDS = range(60)
+SEEDS = range(20)
 STEPS = 60
 PUT, DELETE = 1, 2
 

@@ -99,8 +99,13 @@ class Capture:
 
     def on_rows(self, region_id: int, rows: Sequence[LiveRow]) -> None:
         """Tell every subscription of the region; rows are of one write and go out as one event."""
-        for subscription in list(self._by_region.get(region_id, {}).values()):
-            if subscription.is_raw:
+        if not rows or not self.is_observed(region_id):
+            return
+        lowest, highest = min(r.key for r in rows), max(r.key for r in rows)
+        for subscription in list(self._by_region[region_id].values()):
+            # Of many subscriptions most have nothing to do with these rows.
+            is_elsewhere = highest < subscription.start or (subscription.end and subscription.end <= lowest)
+            if subscription.is_raw or is_elsewhere:
                 continue
             wanted = [r.wire for r in rows if subscription.wants(r.key) and subscription.wants_source(r.txn_source)]
             if wanted:

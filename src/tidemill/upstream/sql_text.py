@@ -6,6 +6,7 @@ not know stands in comments that they pass over (``/*T![…] … */``), as TiDB 
 
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 from tidemill.model.table import INTEGER_TYPES, STRING_TYPES, ColumnFlag, ColumnType
@@ -49,10 +50,12 @@ def literal(text: str) -> str:
     return "'" + escaped.replace("\0", "\\0") + "'"
 
 
-def create_table_sql(document: Document, schema: str | None = None, *, next_id: int | None = None) -> str:
+def create_table_sql(
+    document: Document, schema: str | None = None, *, next_id: int | None = None, zone: tzinfo = UTC
+) -> str:
     """The statement that makes the table; with ``schema`` in front of its name. ``next_id``: what AUTO_INCREMENT
-    gives next, where the caller knows better than the document."""
-    lines = [_column_line(document, column) for column in public_columns(document)]
+    gives next, where the caller knows better than the document. ``zone``: of the session that is shown it."""
+    lines = [_column_line(document, column, zone) for column in public_columns(document)]
     lines += [_index_line(document, index) for index in public_indexes(document)]
     lines += list(_check_lines(document))
     body = ",\n".join(f"  {line}" for line in lines)
@@ -131,9 +134,10 @@ def public_indexes(document: Document) -> list[dict[str, Any]]:
     return found
 
 
-def shown_default(column: Document) -> str | None:
+def shown_default(column: Document, zone: tzinfo = UTC) -> str | None:
     """A column's default as SHOW and DESCRIBE print it; None: NULL, or none."""
-    default, kind = column.get("default"), column["type"]
+    kind = column["type"]
+    default = None if kind["Flag"] & _NO_DEFAULT_FLAG else column.get("default")
     if column.get("default_bit") is not None and kind["Tp"] == ColumnType.BIT:
         raw = column["default_bit"]
         data = b64decode(raw) if isinstance(raw, str) else bytes(raw)
@@ -143,7 +147,19 @@ def shown_default(column: Document) -> str | None:
     is_moment = kind["Tp"] in (ColumnType.TIMESTAMP, ColumnType.DATETIME)
     if is_moment and str(default).upper() == "CURRENT_TIMESTAMP" and kind["Decimal"] > 0:
         return f"CURRENT_TIMESTAMP({kind['Decimal']})"
+    if kind["Tp"] == ColumnType.TIMESTAMP and not column.get("default_is_expr"):
+        return _in_zone(str(default), max(kind["Decimal"], 0), zone)
     return str(default)
+
+
+def _in_zone(default: str, digits: int, zone: tzinfo) -> str:
+    """A moment that the document has in UTC. Zeros, and CURRENT_TIMESTAMP, are none."""
+    try:
+        moment = datetime.fromisoformat(default).replace(tzinfo=UTC)
+    except ValueError:
+        return default
+    text = moment.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S.%f")
+    return text[: len(text) - 6 + digits] if digits else text[:-7]
 
 
 def _table_options(document: Document, next_id: int | None) -> str:
@@ -163,7 +179,7 @@ def _table_options(document: Document, next_id: int | None) -> str:
     return text
 
 
-def _column_line(table: Document, column: Document) -> str:
+def _column_line(table: Document, column: Document, zone: tzinfo) -> str:
     kind = column["type"]
     flag = kind["Flag"]
     parts = [quoted(column["name"]["O"]), type_text(kind)]
@@ -177,9 +193,9 @@ def _column_line(table: Document, column: Document) -> str:
         parts.append(f"GENERATED ALWAYS AS ({column['generated_expr_string']}) {how}")
     if flag & ColumnFlag.NOT_NULL:
         parts.append("NOT NULL")
-    elif kind["Tp"] == ColumnType.TIMESTAMP:
+    elif kind["Tp"] == ColumnType.TIMESTAMP and column.get("default") is None and not flag & _NO_DEFAULT_FLAG:
         parts.append("NULL")
-    parts += _default_part(column)
+    parts += _default_part(column, zone)
     if flag & ColumnFlag.AUTO_INCREMENT:
         parts.append("AUTO_INCREMENT")
     if table.get("auto_random_bits") and flag & ColumnFlag.PRI_KEY:
@@ -194,12 +210,12 @@ def _column_line(table: Document, column: Document) -> str:
     return " ".join(parts)
 
 
-def _default_part(column: Document) -> list[str]:
+def _default_part(column: Document, zone: tzinfo) -> list[str]:
     kind = column["type"]
     flag = kind["Flag"]
     if flag & ColumnFlag.AUTO_INCREMENT or column.get("generated_expr_string"):
         return []
-    shown = shown_default(column)
+    shown = shown_default(column, zone)
     if shown is None:
         return [] if flag & (ColumnFlag.NOT_NULL | _NO_DEFAULT_FLAG) else ["DEFAULT NULL"]
     if column.get("default_is_expr"):

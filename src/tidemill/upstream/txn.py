@@ -172,15 +172,18 @@ class Transaction:
             )
 
         async def ask(some: Sequence[bytes]) -> int:
-            while True:
-                count, answer = await client.kv.send_some("KvPrewrite", some, request, _prewritten)
-                if not answer.errors:
-                    return count
-                locks = [self._lock_of(error) for error in answer.errors]
-                self._waiting += 1
-                try:
-                    await waiter.clear(locks)
-                finally:
+            has_met_locks = False  # from then on until they are all gone: no heart-beat between two attempts
+            try:
+                while True:
+                    count, answer = await client.kv.send_some("KvPrewrite", some, request, _prewritten)
+                    if not answer.errors:
+                        return count
+                    if not has_met_locks:
+                        has_met_locks = True
+                        self._waiting += 1
+                    await waiter.clear([self._lock_of(error) for error in answer.errors])
+            finally:
+                if has_met_locks:
                     self._waiting -= 1
 
         await client.kv.spread(

@@ -26,7 +26,6 @@ from tidemill.upstream.keys import encode_bytes
 from tidemill.upstream.kv import KvClient, decoder
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
-from tidemill.upstream.txn import TxnClient
 
 NOW = compose(1_700_000_000_000)
 START = compose(1_600_000_000_000)
@@ -180,28 +179,40 @@ def test_a_lock_whose_primary_is_committed_is_committed_there(upstream, said):
 
 
 def test_a_transaction_that_lives_is_left_alone_as_long_as_its_heart_beats(upstream, said):
+    ttl_ms = 2000
+
+    async def beat(kv, start_ts):
+        def request(_):
+            advised = physical_ms(upstream.tso()) - physical_ms(start_ts) + ttl_ms
+            return kvrpcpb_pb2.TxnHeartBeatRequest(primary_lock=b"k1", start_version=start_ts, advise_lock_ttl=advised)
+
+        while True:
+            _, answer = await kv.send_some(
+                "KvTxnHeartBeat", [b"k1"], request, decoder(kvrpcpb_pb2.TxnHeartBeatResponse)
+            )
+            assert not answer.HasField("error"), answer
+            await asyncio.sleep(0.2)
+
     async def scenario():
         async with pulling(upstream) as (puller, receiver, pd):
-            client = TxnClient(pd, RegionCache(pd), lock_ttl_ms=300)
+            kv = KvClient(RegionCache(pd))
+            start_ts = await asyncio.to_thread(upstream.orphan_lock, b"k1", ttl_ms)
+            beating = asyncio.create_task(beat(kv, start_ts))
             try:
-                in_the_way = await asyncio.to_thread(upstream.orphan_lock, b"z", 10**7)
-                transaction = await client.begin()
-                for key in (b"k1", b"z"):  # the second has to wait
-                    transaction.put(key, b"mine")
-                committing = asyncio.create_task(transaction.commit())
-                await until(lambda: said("left alone"), upstream, receiver)
-                expiry = physical_ms(transaction.start_ts) + 3 * 300
+                expiry = physical_ms(start_ts) + 2 * ttl_ms
                 await until(lambda: physical_ms(receiver.resolved_ts(2)) > expiry, upstream, receiver)
                 await until(lambda: len(said("left alone")) > 2, upstream, receiver)
-                assert not committing.done()
-                assert receiver.resolved_ts(1) < transaction.start_ts
+                assert not beating.done()
+                assert receiver.resolved_ts(1) < start_ts
                 assert puller.stats().resolved_transactions == 0
-                await asyncio.to_thread(upstream.rollback, [b"z"], in_the_way)
-                commit_ts = await asyncio.wait_for(committing, 30)
+                beating.cancel()
+                commit_ts = await asyncio.to_thread(upstream.commit_prewritten, [b"k1"], start_ts)
                 await receiver.wait_resolved(1, commit_ts)
-                assert receiver.changes[1][b"k1", commit_ts][4] == b"mine"
+                assert receiver.changes[1][b"k1", commit_ts][4] == b"orphan"
             finally:
-                await client.close()
+                beating.cancel()
+                await asyncio.wait([beating])
+                await kv.close()
 
     asyncio.run(scenario())
 

@@ -44,6 +44,10 @@ def _do(sorter: Sorter, word: str, numbers: list[int]) -> list[str]:
     match word, numbers:
         case "open", [span_id, ts]:
             sorter.open_span(span_id, Ts(ts))
+        case "together", [ts, source_id, *span_ids]:
+            sorter.open_spans(source_id, span_ids, Ts(ts))
+        case "join", [source_id, *span_ids]:
+            return [f"read from {sorter.join_spans(source_id, span_ids)}"]
         case "close", [span_id, ts]:
             sorter.close_span(span_id, Ts(ts))
         case "advance", [span_id, ts]:

@@ -26,6 +26,8 @@ from tidemill.store.upstream import EmbeddedUpstream
 
 Outcome = dict[str, Any]
 # These texts name timestamps and keys.
+_BINARY = 63
+_STRINGS = (16, *range(249, 255))
 _KINDS = {
     **dict.fromkeys((1, 2, 3, 8, 9), "integer"),
     **dict.fromkeys((4, 5), "real"),
@@ -41,7 +43,7 @@ class Client:
         host, _, port = address.rpartition(":")
         self._connection = pymysql.connect(
             host=host, port=int(port), user="root", database=database or None, autocommit=True, charset="utf8mb4",
-            conv={},
+            conv={}, use_unicode=False,
         )  # fmt: skip
 
     def run(self, sql: str) -> Outcome:
@@ -50,9 +52,9 @@ class Client:
             cursor.execute(sql)
         except pymysql.err.MySQLError as error:
             number, text = error.args
-            return {"error": [number, "" if number in _BY_NUMBER_ONLY else text]}
-        except UnicodeDecodeError:  # a text that repeats bytes
-            return {"error": [0, ""]}
+            if sql.startswith("update"):  # in which order rows are changed nobody has promised
+                text = re.sub(r"at row \d+", "at a row", text)
+            return {"error": [number, "" if number in _BY_NUMBER_ONLY else text.partition(" out of range in '(")[0]]}
         result = self._connection._result
         found: Outcome = {}
         if not result.field_count:
@@ -62,7 +64,10 @@ class Client:
         else:
             is_plain = re.fullmatch(r"select \* from \w+", sql) is not None
             found["columns"] = [_described(field, is_plain=is_plain) for field in result.fields]
-            found["rows"] = [[_plain(v) for v in row] for row in result.rows]
+            are_bytes = [f.charsetnr == _BINARY and f.type_code in _STRINGS for f in result.fields]
+            found["rows"] = [[_plain(v, b) for v, b in zip(row, are_bytes, strict=True)] for row in result.rows]
+            if sql.startswith("show index"):  # how many values there are is an estimate
+                found["rows"] = [[*row[:6], *row[7:]] for row in found["rows"]]
             if " order by " not in sql:
                 found["rows"].sort(key=repr)
         if result.warning_count:
@@ -87,8 +92,13 @@ def _described(field: Any, *, is_plain: bool) -> list[Any]:
     return [field.name, field.type_code, field.charsetnr, field.flags, field.scale, field.length, field.table_name]
 
 
-def _plain(value: str | bytes | None) -> str | None:
-    return f"0x{value.hex()}" if isinstance(value, bytes) else value
+def _plain(value: bytes | None, is_bytes: bool = False) -> str | None:
+    if value is None:
+        return None
+    try:
+        return f"0x{value.hex()}" if is_bytes else value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
 
 
 class Side:

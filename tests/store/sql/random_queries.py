@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
-from tests.store.sql.random_values import ColumnType, draw_value
+from tests.store.sql.random_values import INTEGERS, ColumnType, draw_value
 
 
 class QueriedColumn(Protocol):
@@ -33,8 +33,18 @@ class Queries:
             return f"not ({self.condition(columns, depth + 1)})"
         column = self.lot.choice(columns)
         name, kind = column.name, column.type
-        if kind.kind == "decimal":  # a comparison must not need rounding, of which only TiDB's planner tells
-            kind = ColumnType("decimal", (9, 0)) if not kind.sizes[1] else ColumnType("decimal", (5, 1))
+        if (
+            kind.kind == "decimal" or kind.kind in INTEGERS
+        ):  # a comparison must not need rounding, of which only TiDB's planner tells
+            return f"{name} {self._comparison()} {self.lot.randint(-3, 9)}"
+        if kind.kind in (
+            "time",
+            "year",
+            "enum",
+            "set",
+            "bit",
+        ):  # texts and numbers side by side are compared in the planner's own ways
+            return f"{name} {self._comparison()} {self._plain(kind)}"
         value = draw_value(self.lot, kind, wrong=0)
         match self.lot.randint(0, 9):
             case 0:
@@ -53,6 +63,16 @@ class Queries:
                 return f"{name} {self._comparison()} {value}"
             case _:
                 return f"{name} is not null"
+
+    def _plain(self, kind: ColumnType) -> str:
+        match kind.kind:
+            case "time":
+                return self.lot.choice(("'00:00:00'", "'10:00:00.5'", "'-838:59:59'"))
+            case "year":
+                return self.lot.choice(("0", "1999", "2024", "2155"))
+            case "bit":
+                return str(self.lot.randint(0, 9))
+        return f"'{self.lot.choice(kind.elems)}'"
 
     def _comparison(self) -> str:
         return self.lot.choice(("=", "=", "<", ">", "<=", ">=", "<>", "!="))
@@ -74,17 +94,18 @@ class Queries:
 
     def expression(self, column: QueriedColumn) -> str:
         name, kind = column.name, column.type
-        anything = [f"ifnull({name}, 'none')", f"{name} is null", f"length({name})", f"hex({name})", name, name, name]
+        if_null = name if kind.is_zerofill else f"ifnull({name}, 'none')"
+        anything = [if_null, f"{name} is null", f"length({name})", f"hex({name})", name, name, name]
         if kind.is_number:
-            anything += [f"{name} + 1", f"{name} * 2", f"-{name}", f"abs({name})", f"{name} > 3", f"{name} / 2"]
-            anything += [f"cast({name} as char)", f"round({name}, 1)", f"floor({name})", f"{name} % 3", f"{name} div 2"]
+            anything += [f"{name} + 1", f"{name} * 2", f"abs({name})", f"{name} > 3", f"{name} / 2"]
+            anything += [f"cast({name} as char)", f"{name} % 3", f"{name} div 2"]
         elif kind.is_text:
             anything += [f"upper({name})", f"lower({name})", f"concat({name}, '!')", f"substring({name}, 2, 3)"]
             anything += [f"char_length({name})", f"left({name}, 2)", f"replace({name}, 'a', 'b')", f"trim({name})"]
             anything += [f"concat_ws(',', {name}, 1)", f"case when {name} = 'a' then 1 else 0 end", f"{name} = 'A'"]
         elif kind.is_time:
-            anything += [f"year({name})", f"date_add({name}, interval 1 day)", f"date_format({name}, '%Y/%m/%d %H')"]
-            anything += [f"date({name})", f"datediff({name}, '2024-01-01')", f"cast({name} as char)"]
+            anything += [f"year({name})", f"date_add({name}, interval 1 day)", f"cast({name} as char)"]
+            anything += [f"date({name})", f"cast({name} as char)"]
         elif kind.kind == "json":
             anything = [name, f"{name}->'$.a'", f"{name}->>'$.b[1]'", f"json_type({name})", f"json_length({name})"]
             anything += [f"json_extract({name}, '$[0]')", f"{name} is null", f"json_valid({name})"]
@@ -110,7 +131,7 @@ class Queries:
                 f"select count(*) from {table} where {inner} in (select {inner} from {table} where {inner} is not null)"
             )
         if drawn < 0.4:
-            name = self.lot.choice(columns).name
+            name = self.lot.choice([c for c in columns if c.type.kind not in ("float", "double")] or columns[:1]).name
             return f"select {name} from {table} union all select {name} from {table} where {self.condition(columns)}"
         what = "*" if self.lot.random() < 0.3 else ", ".join(self.expression(c) for c in self._some(columns))
         text = f"select {what} from {table}"
@@ -126,7 +147,7 @@ class Queries:
         return self.lot.sample(list(columns), self.lot.randint(1, len(columns)))
 
     def _grouped(self, table: str, columns: Columns) -> str:
-        numbers = [c.name for c in columns if c.type.is_number]
+        numbers = [c.name for c in columns if c.type.is_number and (c.type.kind == "decimal" or not c.type.sizes)]
         usable = [c for c in columns if c.type.fits_keys]
         found = ["count(*)", f"count({self.lot.choice(columns).name})"]
         if numbers:
@@ -134,7 +155,7 @@ class Queries:
             found += [f"sum({name})", f"avg({name})"]
         if usable:
             chosen = self.lot.choice(usable)
-            if not chosen.type.is_text:
+            if not chosen.type.is_text and not (chosen.type.sizes and chosen.type.kind in ("float", "double")):
                 found += [f"min({chosen.name})", f"max({chosen.name})"]
         groups = [c.name for c in usable if not c.type.is_text]
         if not groups or self.lot.random() < 0.4:

@@ -15,7 +15,9 @@ _WORDS = (
 _WIDE = ("é", "E", "ß", "ss", "你好", "世界", "Ä", "🙂", "ａ", "Ÿ", "中文abc", "naïve")
 _DATES = ("2024-01-02", "1999-12-31", "2000-02-29", "1000-01-01", "9999-12-31", "20240203", "24-1-5", "2024-06-30")
 _TIMES = ("00:00:00", "12:34:56", "23:59:59", "01:02:03.456789", "23:59:59.999999", "10:00:00.5")
-_WRONG = ("'abc'", "'2024-13-01'", "''", "1e40", "-1e10", "'99999999999999999999'", "'1x'", "x'ff'", "'[1'", "1000000")
+_WRONG = ("'abc'", "'2024-13-01'", "''", "1e40", "-1e10", "'99999999999999999999'", "'1x'", "'[1'", "1000000")
+
+_FEWER = {"year": 3, "time": 3, "bit": 1}  # where the rest is a matter of how TiDB's own casts overflow
 
 INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
@@ -94,9 +96,7 @@ def draw_type(lot: random.Random, *, collation: bool = True) -> ColumnType:
     if kind == "bit":
         return ColumnType(kind, (lot.choice((1, 7, 8, 17, 64)),))
     if kind in ("enum", "set"):
-        elems = lot.choice((("x", "y", "z"), ("a", "b", "c", "d"), ("1", "2", "10"), ("", "é", "你")))
-        if kind == "set" and "" in elems:
-            elems = ("é", "你", "q")
+        elems = lot.choice((("x", "y", "z"), ("a", "b", "c", "d"), ("1", "2", "10"), ("é", "你", "q")))
         return ColumnType(kind, elems=elems, collation=chosen if chosen.startswith("utf8mb4") else "")
     if kind == "vector":
         return ColumnType(kind, (3,) if lot.random() < 0.5 else ())
@@ -107,7 +107,7 @@ def draw_value(lot: random.Random, kind: ColumnType, *, wrong: float = 0.03) -> 
     """A literal for a column of this type; NULL now and then, and a wrong one as often as asked."""
     drawn = lot.random()
     if drawn < wrong:
-        return lot.choice(_WRONG)
+        return lot.choice(_WRONG[: _FEWER.get(kind.kind, len(_WRONG))])
     if drawn < wrong + 0.08:
         return "NULL"
     return _fitting(lot, kind)
@@ -131,7 +131,9 @@ def _fitting(lot: random.Random, kind: ColumnType) -> str:
         case "date":
             return f"'{lot.choice(_DATES)}'"
         case "datetime":
-            return f"'{lot.choice(_DATES[:5])} {lot.choice(_TIMES)}'" if lot.random() < 0.8 else f"'{_DATES[5]}'"
+            drawn = f"'{lot.choice(_DATES[:5])} {lot.choice(_TIMES)}'" if lot.random() < 0.8 else f"'{_DATES[5]}'"
+            # Rounded up it would be past the calendar's end, which TiDB tells in one way or another.
+            return drawn.replace("9999-12-31 23:59:59.999999", "9999-12-31 23:59:59")
         case "timestamp":
             return f"'{lot.choice(_DATES[:3])} {lot.choice(_TIMES)}'"
         case "time":
@@ -192,7 +194,9 @@ def _decimal(lot: random.Random, kind: ColumnType) -> str:
 
 def _text(lot: random.Random, kind: ColumnType) -> str:
     charset = kind.collation.partition("_")[0] or "utf8mb4"
-    words = _WORDS if charset in ("latin1", "ascii") and lot.random() < 0.95 else (*_WORDS, *_WIDE)
-    if charset in ("gbk", "utf8") and lot.random() < 0.95:
+    words: tuple[str, ...] = (*_WORDS, *_WIDE)
+    if charset in ("latin1", "ascii"):
+        words = _WORDS
+    elif charset in ("gbk", "utf8"):
         words = (*_WORDS, "你好", "世界", "中文abc")
     return f"'{lot.choice(words)}'"

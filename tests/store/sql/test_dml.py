@@ -72,7 +72,7 @@ def test_what_is_refused(table, statement, number, message):
         ("replace into t values (1, 20, 'both')", 3, (1, 20, "both")),
         ("replace into t values (1, 10, 'one')", 1, (1, 10, "one")),
         ("insert into t values (1, 1, 'x') as new on duplicate key update b = new.b", 2, (1, 10, "x")),
-        ("update t set a = a + 1, b = a where id = 1", 1, (1, 11, "11")),
+        ("update t set a = a + 1, b = a where id = 1", 1, (1, 11, "10")),
         ("update t set a = default where id = 1", 1, (1, None, "one")),
         ("update t set b = 'one' where id = 1", 0, (1, 10, "one")),
         ("update ignore t set a = 20 where id = 1", 0, (1, 10, "one")),

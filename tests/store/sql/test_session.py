@@ -207,7 +207,7 @@ def test_a_table_is_shown_as_it_was_made(session):
         "  `id` bigint unsigned NOT NULL AUTO_INCREMENT,\n"
         "  `a` varchar(20) COLLATE utf8mb4_general_ci DEFAULT 'x''y' COMMENT 'c',\n"
         "  `b` decimal(5,2) NOT NULL,\n"
-        "  `c` timestamp(3) NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),\n"
+        "  `c` timestamp(3) DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),\n"
         "  `d` int GENERATED ALWAYS AS (`b` + 1) VIRTUAL,\n"
         "  PRIMARY KEY (`id`) /*T![clustered_index] CLUSTERED */,\n"
         "  UNIQUE KEY `ua` (`a`(5)),\n"

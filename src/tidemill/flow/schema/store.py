@@ -97,6 +97,8 @@ class SchemaStore:
         self._seen: dict[int, Ts] = {}  # newest transition per job id, so that a second delivery is dropped
         self._before_swap: dict[tuple[int, Ts], Ts] = {}  # (table id, version) with swapped columns → the one before
         self._column_id = 0
+        self.revision = 0  # grows with whatever ``apply`` learns
+        self.changed_ts = ts  # of the newest of it: from there on nothing that is known changes with the ts
 
     @classmethod
     def from_snapshot(
@@ -174,6 +176,10 @@ class SchemaStore:
         swaps = (at for at, t in versions if at > ts and t is not None and (t.id, t.version_ts) in self._before_swap)
         return min(swaps, default=None)
 
+    def physical_ids(self) -> list[int]:
+        """Of every table that is known, followed or not, ascending."""
+        return sorted(self._versions)
+
     def followed(self) -> list[Followed]:
         """All intervals that are not below the last ``gc``, by physical id and ts."""
         return self._follower.intervals()
@@ -209,6 +215,8 @@ class SchemaStore:
             if self._is_known(job_id, row.commit_ts):
                 continue
             self._seen[job_id] = row.commit_ts
+            self.revision += 1
+            self.changed_ts = max(self.changed_ts, row.commit_ts)
             if isinstance(row, JobGone):
                 self._running.pop(job_id, None)
                 continue

@@ -17,7 +17,7 @@ it shares with others, would block for ever.
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +128,21 @@ class Sorter:
         below what was planned or released. An id that was closed and is resolved up to its end may
         be opened again.
         """
-        self._spans.open(span_id, since_ts, max(self._planned_ts, self._released_ts))
+        self.open_spans(span_id, [span_id], since_ts)
+
+    def open_spans(self, source_id: int, span_ids: Sequence[int], since_ts: Ts) -> None:
+        """Follow spans that are read, and so resolved, together: ``advance`` is told of the source.
+
+        Sources and spans have numbers of one series; a span that is opened alone is its own source.
+        """
+        self._spans.open(source_id, span_ids, since_ts, max(self._planned_ts, self._released_ts))
+
+    def join_spans(self, source_id: int, span_ids: Sequence[int]) -> Ts:
+        """From now on these spans, none of which is closed, have a source in common, read above the ts returned.
+
+        What is then delivered again is the same as before, so it is dropped when the changes are read.
+        """
+        return self._spans.join(source_id, span_ids)
 
     def close_span(self, span_id: int, until_ts: Ts) -> None:
         """Want no change of the span above ``until_ts`` any more, also of those already here.
@@ -139,9 +153,9 @@ class Sorter:
         self._spans.close(span_id, until_ts)
         self._something_moved.set()
 
-    def advance(self, span_id: int, resolved_ts: Ts) -> None:
-        """Note that the span will see no more changes at or below ``resolved_ts``; less than before changes nothing."""
-        self._spans.advance(span_id, resolved_ts)
+    def advance(self, source_id: int, resolved_ts: Ts) -> None:
+        """Note that a source will see no more changes at or below ``resolved_ts``; less than before changes nothing."""
+        self._spans.advance(source_id, resolved_ts)
         self._something_moved.set()
 
     @property

@@ -125,7 +125,7 @@ def _sum(tree: Call, argument: Computed, context: Context) -> Aggregate:
             return Decimal(state[1]) if is_exact else float(state[1])
 
         return Aggregate(result, lambda: [set(), 0, 0], _taker(tree, argument, add), total)
-    digits = min(scale + operators.DIVISION_DIGITS, 30)
+    digits = scale + operators.DIVISION_DIGITS
 
     def mean(state: list[Any]) -> Any:
         if not state[2]:
@@ -139,7 +139,10 @@ def _sum(tree: Call, argument: Computed, context: Context) -> Aggregate:
 
 
 def _extreme(tree: Call, argument: Computed) -> Aggregate:
-    key = order_key(argument.type)
+    kind = argument.type
+    if kind.kind in (Kind.ENUM, Kind.SET):  # by name here, though ordered by number elsewhere
+        kind = kind._replace(kind=Kind.TEXT)
+    key = order_key(kind)
     is_max = tree.name == "MAX"
 
     def use(state: list[Any], value: Any) -> None:

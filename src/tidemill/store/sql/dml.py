@@ -5,7 +5,7 @@
 The caller runs each statement under ``Transaction.run_statement``, so that it happens as a whole or not at all.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -91,6 +91,8 @@ class _Insertion:
         self._current: list[Datum] = []
         self._first_id = 0
         self._has_inserted = False
+        self._row_count = 0
+        self._rowids: Iterator[int] | None = None
         self._is_single_row = False
         self._updated_id = 0
         self._given_id = 0
@@ -108,20 +110,30 @@ class _Insertion:
             column = by_name.get(name.lower())
             if column is None:
                 raise sql_error(Errno.BAD_FIELD_ERROR, name, "field list")
-            if column in found:
-                raise sql_error(Errno.FIELD_SPECIFIED_TWICE, column.name)
             found.append(column)
         return found
 
+    def _check_once(self) -> None:
+        seen: set[int] = set()
+        for column in self._targets:
+            if column.id in seen:
+                raise sql_error(Errno.FIELD_SPECIFIED_TWICE, column.name)
+            seen.add(column.id)
+
     def run(self, rows: Iterable[tuple[Sequence[Any], Sequence[Type]]] | None) -> Affected:
+        if self._tree.on_duplicate:
+            self._update = self._assignments()
         if rows is not None:
             self._settings.telling = Telling.CAST
         self._is_single_row = rows is None and len(self._tree.rows) == 1
         ready = self._given_rows() if rows is None else self._queried_rows(rows)
+        self._row_count = len(ready)
         auto = self._access.auto_increment
         for number, public in enumerate(ready, 1):
             if auto is not None:
                 self._number(public, auto)
+                if self._first_id:
+                    self._context.set_last_insert_id(self._first_id)
             self._use.fill_generated(public, number)
         affected = duplicates = count = 0
         for count, public in enumerate(ready, 1):
@@ -136,6 +148,8 @@ class _Insertion:
         last_id = self._first_id or self._given_id
         if self._tree.on_duplicate and not self._has_inserted:
             last_id = self._updated_id
+        if self._updated_id and not self._has_inserted:
+            self._context.set_last_insert_id(self._updated_id)
         return Affected(affected, last_id, len(self._settings.warnings), info)
 
     # Rows to write
@@ -148,6 +162,7 @@ class _Insertion:
             for column, value in zip(self._targets, values, strict=False):
                 if isinstance(value, Default) and value.name is None and column.offset != self._access.auto_increment:
                     self._default(column)  # what DEFAULT cannot give ends the statement before any value does
+        self._check_once()
         for number, values in enumerate(tree.rows, 1):
             if not values and (tree.columns is None or width == 0):
                 found.append(self._row([], [], number))
@@ -191,6 +206,7 @@ class _Insertion:
         return self._use.computable([datums.get(at) for at in range(len(self._use.info.columns))])
 
     def _queried_rows(self, rows: Iterable[tuple[Sequence[Any], Sequence[Type]]]) -> list[list[Datum]]:
+        self._check_once()
         return [self._row(values, types, number) for number, (values, types) in enumerate(rows, 1)]
 
     def _row(self, values: Sequence[Any], types: Sequence[Type], number: int) -> list[Datum]:
@@ -214,15 +230,11 @@ class _Insertion:
         access = self._access
         public: list[Datum] = []
         for column in self._use.info.columns:
-            if column.offset in datums:
-                public.append(datums[column.offset])
-            elif column.is_generated or column.offset == access.auto_increment:
+            if column.is_generated or (column.offset not in datums and column.offset == access.auto_increment):
                 public.append(None)
-            else:
-                public.append(self._default(column))
-        for column, datum in zip(self._use.info.columns, public, strict=True):
-            if datum is None and column.is_not_null and not column.is_generated:
-                public[column.offset] = self._null(column, number)
+                continue
+            datum = datums[column.offset] if column.offset in datums else self._default(column)
+            public.append(self._null(column, number) if datum is None and column.is_not_null else datum)
         return public
 
     def _null(self, column: ColumnInfo, number: int) -> Datum:
@@ -253,7 +265,7 @@ class _Insertion:
         """How many rows count as affected."""
         use, transaction = self._use, self._changer.transaction
         datums = use.complete(public, row=number)
-        handle = use.handle_of(datums, self._changer.rowid(use))
+        handle = use.handle_of(datums, self._rowid())
         if self._tree.is_replace:
             return self._replace(handle, datums)
         is_plain = not self._tree.on_duplicate and not self._tree.is_ignore
@@ -270,6 +282,15 @@ class _Insertion:
             error = duplicate.error
             self._settings.warnings.append(("Warning", error.number, error.message))
             return 0
+
+    def _rowid(self) -> int | None:
+        """The hidden ids of all rows are taken together, but for statements that look at each row by itself."""
+        if self._access.is_clustered or self._tree.is_replace or self._tree.on_duplicate:
+            return self._changer.rowid(self._use)
+        if self._rowids is None:
+            first = self._changer.auto_ids.next(self._access.table, is_rowid=True, count=self._row_count)
+            self._rowids = iter(range(first, first + self._row_count))
+        return next(self._rowids)
 
     def _replace(self, handle: bytes, datums: list[Datum]) -> int:
         use, transaction = self._use, self._changer.transaction
@@ -297,13 +318,7 @@ class _Insertion:
     def _on_duplicate(self, duplicate: DuplicateError, public: list[Datum], number: int) -> int:
         use = self._use
         before = self._holder(duplicate)
-        if self._update is None:
-            columns = list(use.scope.columns)
-            if self._tree.new_alias:
-                alias = self._tree.new_alias
-                columns += [ScopeColumn(c.name, c.type, alias, is_hidden=True) for c in use.scope.columns]
-            scope = Scope(columns)
-            self._update = _Assignments(use, self._tree.on_duplicate, scope, self._context, self._hook)
+        assert self._update is not None  # made before the first row
         self._new = use.computable(list(public))
         row = use.values(before.datums)
         if self._tree.new_alias:
@@ -320,6 +335,14 @@ class _Insertion:
         if self._access.auto_increment is not None:
             self._updated_id = _as_unsigned(changed[use.access.public_places[self._access.auto_increment]])
         return 2
+
+    def _assignments(self) -> "_Assignments":
+        columns = list(self._use.scope.columns)
+        if self._tree.new_alias:
+            alias = self._tree.new_alias
+            columns += [ScopeColumn(c.name, c.type, alias, is_hidden=True) for c in self._use.scope.columns]
+        scope = Scope(columns)
+        return _Assignments(self._use, self._tree.on_duplicate, scope, self._context, self._hook, is_in_turn=True)
 
     def _rowid_for(self, before: StoredRow) -> int | None:
         return None if self._access.is_clustered else rowid_of(before)
@@ -349,7 +372,8 @@ def _default_hook(use: TableUse, tree: Expression) -> Computed | None:
 
 
 class _Assignments:
-    """``SET`` of an UPDATE: each expression sees what those before it have set."""
+    """``SET`` of an UPDATE, where each expression sees the row as it was; after ON DUPLICATE KEY each sees what
+    those before it have set (``is_in_turn``)."""
 
     def __init__(
         self,
@@ -358,8 +382,11 @@ class _Assignments:
         scope: Scope,
         context: Context,
         hook: Callable[[Expression], Computed | None] | None = None,
+        *,
+        is_in_turn: bool = False,
     ) -> None:
         self._use = use
+        self._is_in_turn = is_in_turn
         compiler = Compiler(scope, context, hook)
         self._steps: list[tuple[ColumnInfo, Computed | None]] = []
         for assignment in assignments:
@@ -394,9 +421,14 @@ class _Assignments:
             if computed is None:
                 datum = use.default(column, is_update=True)
             else:
-                datum = use.assigner(column).assign(computed.compute(row), computed.type, number)
+                value = computed.compute(row)
+                datum = None if value is None else use.assigner(column).assign(value, computed.type, number)
             public[at] = datum
-            row[at] = use.computable(list(public))[at] if datum is not None else None
+            if self._is_in_turn:
+                row[at] = use.computable(list(public))[at] if datum is not None else None
+        for column, datum in zip(use.info.columns, public, strict=True):
+            if datum is None and column.is_not_null and not column.is_generated:
+                public[column.offset] = use.assigner(column).assign(None, Type(Kind.NULL), number)
         use.fill_generated(public, number)
         if public == old and all(type(a) is type(b) for a, b in zip(public, old, strict=True)):
             return None

@@ -517,6 +517,8 @@ def _name(item: Item) -> str:
 
 def wire_column(name: str, kind: Type) -> Column:
     code = WIRE_TYPES[kind.kind]
+    if kind.kind is Kind.REAL and kind.column is not None:
+        code = kind.column.type  # MIN of a FLOAT is one
     is_text = kind.kind in (Kind.TEXT, Kind.ENUM, Kind.SET)
     decimals = None
     if kind.kind in (Kind.DECIMAL, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME):

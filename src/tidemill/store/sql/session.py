@@ -168,8 +168,6 @@ class SqlSession:
         result = self._dispatch(statement, parameters)
         if isinstance(result, Affected):
             self._row_count = result.rows
-            if result.last_insert_id and isinstance(statement, Insert):
-                self._last_insert_id = result.last_insert_id
         else:
             self._row_count = -1
         return result
@@ -607,7 +605,7 @@ class SqlSession:
 
     def _shown(self, statement: Show) -> show.Answer:
         catalog = self._current_catalog()
-        listing = _Listing(catalog)
+        listing = _Listing(catalog, self._time_zone())
         match statement.what:
             case "DATABASES" | "SCHEMAS":
                 names = ["INFORMATION_SCHEMA", *(listing.document(n)["db_name"]["O"] for n in listing.names())]
@@ -617,14 +615,15 @@ class SqlSession:
             case "TABLE STATUS":
                 return show.table_status(listing, self._schema_name(statement.schema or self.schema_of(_NO_TABLE)))
             case "COLUMNS" | "FIELDS":
-                return show.show_columns(self._shown_table(catalog, statement), is_full=statement.is_full)
+                return show.show_columns(
+                    self._shown_table(catalog, statement), self._time_zone(), is_full=statement.is_full
+                )
             case "INDEX" | "INDEXES" | "KEYS":
                 return show.show_index(self._shown_table(catalog, statement))
             case "CREATE TABLE":
                 table = self._shown_table(catalog, statement)
-                return show.columns("Table", "Create Table"), [
-                    (table.name, show.create_table(table, self._node.auto_ids.stored(table) + 1))
-                ]
+                made = show.create_table(table, self._node.auto_ids.stored(table) + 1, self._time_zone())
+                return show.columns("Table", "Create Table"), [(table.name, made)]
             case "CREATE DATABASE" | "CREATE SCHEMA":
                 document = catalog.database(statement.schema).document
                 rows = [(document["db_name"]["O"], show.create_database(document))]
@@ -694,7 +693,8 @@ class _Tables:
         if source.as_of is not None:
             reading = self._session.reading_at(source.as_of, self._context)
         if schema.lower() == show.INFORMATION_SCHEMA:
-            found = show.listed(_Listing(reading.catalog), source.table.name)
+            listing = _Listing(reading.catalog, self._context.settings.time_zone)
+            found = show.listed(listing, source.table.name)
             if found is None:
                 raise sql_error(Errno.NO_SUCH_TABLE, "information_schema", source.table.name)
             return found
@@ -708,8 +708,9 @@ class _Tables:
 class _Listing:
     """The catalog as ``show`` wants it."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, zone: tzinfo) -> None:
         self._catalog = catalog
+        self.zone = zone
 
     def names(self) -> list[str]:
         return sorted(name for name, database in self._catalog.databases.items() if database.is_usable)

@@ -4,6 +4,7 @@ catalog ──► rows of texts and numbers ──► as the answer to SHOW, or 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import tzinfo
 from typing import Any, Final, Protocol
 
 from tidemill.store.sql.compute.kinds import INT, TEXT, Type
@@ -24,7 +25,6 @@ from tidemill.upstream.sql_text import (
 
 INFORMATION_SCHEMA: Final = "information_schema"
 _NOT_NULL, _PRIMARY, _UNIQUE, _MULTIPLE, _AUTO, _ON_UPDATE = 1, 2, 4, 8, 512, 8192
-_TIMES: Final = frozenset({7, 12})
 _CHARSETS: Final = (
     ("ascii", "US ASCII", "ascii_bin", 1),
     ("binary", "binary", "binary", 1),
@@ -41,6 +41,9 @@ Answer = tuple[tuple[tuple[str, Type], ...], Rows]
 class Databases(Protocol):
     """The catalog as far as it is shown."""
 
+    @property
+    def zone(self) -> tzinfo: ...
+
     def names(self) -> list[str]: ...
 
     def document(self, schema: str) -> Mapping[str, Any]: ...
@@ -56,7 +59,7 @@ def columns(*names: str) -> tuple[tuple[str, Type], ...]:
 # Tables and columns
 
 
-def show_columns(table: CatalogTable, *, is_full: bool) -> Answer:
+def show_columns(table: CatalogTable, zone: tzinfo, *, is_full: bool) -> Answer:
     rows: Rows = []
     for document in public_columns(table.document):
         kind = document["type"]
@@ -65,7 +68,7 @@ def show_columns(table: CatalogTable, *, is_full: bool) -> Answer:
             type_text(kind),
             "NO" if kind["Flag"] & _NOT_NULL else "YES",
             _key(kind["Flag"]),
-            shown_default(document),
+            shown_default(document, zone),
             _extra(document),
         )
         if is_full:
@@ -154,10 +157,10 @@ def show_index(table: CatalogTable) -> Answer:
 # SHOW CREATE
 
 
-def create_table(table: CatalogTable, next_id: int) -> str:
+def create_table(table: CatalogTable, next_id: int, zone: tzinfo) -> str:
     """The statement that makes the table, as TiDB prints it. ``next_id``: what AUTO_INCREMENT gives next, by the
     store's counter."""
-    return create_table_sql(table.document, next_id=next_id)
+    return create_table_sql(table.document, next_id=next_id, zone=zone)
 
 
 def create_database(document: Mapping[str, Any]) -> str:
@@ -271,7 +274,7 @@ def _tables(catalog: Databases) -> Iterator[Sequence[Any]]:
 def _columns(catalog: Databases) -> Iterator[Sequence[Any]]:
     for schema, table in _each_table(catalog):
         for place, column in enumerate(public_columns(table.document), 1):
-            yield _column_row(schema, table, column, place)
+            yield _column_row(schema, table, column, place, catalog.zone)
 
 
 _DATA_TYPES: Final = {
@@ -281,7 +284,7 @@ _DATA_TYPES: Final = {
 }  # fmt: skip
 
 
-def _column_row(schema: str, table: CatalogTable, column: Mapping[str, Any], place: int) -> Sequence[Any]:
+def _column_row(schema: str, table: CatalogTable, column: Mapping[str, Any], place: int, zone: tzinfo) -> Sequence[Any]:
     kind = column["type"]
     text = type_text(kind).removesuffix(" zerofill")  # told by SHOW only
     data_type = _DATA_TYPES.get(kind["Tp"]) or text.partition("(")[0]
@@ -296,7 +299,7 @@ def _column_row(schema: str, table: CatalogTable, column: Mapping[str, Any], pla
         scale = None if kind["Decimal"] < 0 else kind["Decimal"]
     digits = max(kind["Decimal"], 0) if kind["Tp"] in (7, 11, 12) else None
     return (
-        "def", schema, table.document["name"]["O"], column["name"]["O"], place, shown_default(column),
+        "def", schema, table.document["name"]["O"], column["name"]["O"], place, shown_default(column, zone),
         "NO" if kind["Flag"] & _NOT_NULL else "YES", data_type, length, octets, precision, scale, digits,
         kind["Charset"] if has_text else None, kind["Collate"] if has_text else None, text, _key(kind["Flag"]),
         _extra(column), "select,insert,update,references", column["comment"], column["generated_expr_string"],

@@ -8,6 +8,7 @@ removed, what is write-only is written but not read, and a column that follows a
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -18,7 +19,7 @@ from tidemill.store.sql.codec.defaults import original_default, parse_literal, z
 from tidemill.store.sql.codec.indexes import split_index_value
 from tidemill.store.sql.compute import convert, temporal
 from tidemill.store.sql.compute.compiler import Compiler
-from tidemill.store.sql.compute.kinds import Computed, Settings, type_of
+from tidemill.store.sql.compute.kinds import Computed, Kind, Settings, Telling, Type, type_of
 from tidemill.store.sql.compute.moments import now_in_zone
 from tidemill.store.sql.compute.scope import Context, Scope, ScopeColumn
 from tidemill.store.sql.syntax.statements import parse_expression
@@ -188,18 +189,30 @@ class TableUse:
         if column.default is not None:
             if column.default.upper().startswith(_CURRENT):
                 return self.now(column)
-            return parse_literal(column, column.default)
+            if column.type is ColumnType.NEWDECIMAL:
+                return self._decimal_default(column, Decimal(column.default))
+            found = parse_literal(column, column.default)
+            return self.assigner(column).assign(found, Type(Kind.REAL)) if isinstance(found, float) else found
         if not column.is_not_null and (is_update or not column.flag & _NO_DEFAULT):
             return None
         if is_update and column.offset == self.access.auto_increment:
             return 0
-        if column.is_not_null and column.type is ColumnType.ENUM:
-            return 1
+        if column.type is ColumnType.ENUM:
+            return 1 if column.is_not_null else None
         if self.context.settings.is_lenient:
             error = sql_error(Errno.NO_DEFAULT_FOR_FIELD, column.name)
             self.context.settings.warnings.append(("Warning", error.number, error.message))
             return original_default(column)
         raise sql_error(Errno.NO_DEFAULT_FOR_FIELD, column.name)
+
+    def _decimal_default(self, column: ColumnInfo, value: Decimal) -> Datum:
+        """Kept with all the digits it was given; those that do not fit are lost with a warning each time."""
+        settings = self.context.settings
+        telling, settings.telling = settings.telling, Telling.CAST
+        try:
+            return self.assigner(column).assign(value, Type(Kind.DECIMAL))
+        finally:
+            settings.telling = telling
 
     def now(self, column: ColumnInfo) -> Datum:
         """The statement's moment, cut to the column's digits."""
@@ -274,7 +287,7 @@ class TableUse:
         record = codec.record(handle, row)
         if self.access.is_clustered:
             if is_presuming and not transaction.is_buffered(record.key):
-                transaction.presume_absent(record.key, lambda found: self.duplicate(None, row))
+                transaction.presume_absent(record.key, lambda found: self.duplicate(None, row, is_from_key=True))
             elif transaction.get(record.key) is not None:
                 raise DuplicateError(None, handle, self.duplicate(None, row))
         entries = codec.index_entries(handle, row)
@@ -284,7 +297,7 @@ class TableUse:
             if is_presuming and not transaction.is_buffered(entry.key):
                 self._presume_unique(transaction, index.index, entry, handle, row)
             else:
-                self._check_unique(transaction, index.index, entry, handle, row)
+                self._check_unique(transaction, index.index, entry, handle, row, is_cut=is_presuming)
         for entry in entries:
             transaction.put(entry.key, entry.value, is_locked=entry.is_distinct)
         transaction.put(record.key, record.value)
@@ -293,12 +306,24 @@ class TableUse:
         self, transaction: Transaction, index: IndexInfo, entry: IndexEntry, handle: bytes, row: Sequence[Datum]
     ) -> None:
         def refusal(found: bytes) -> SqlError | None:
-            return None if split_index_value(found).handle == handle else self.duplicate(index, row)
+            if (
+                split_index_value(found).handle == handle
+                and transaction.stored(record_prefix(self.info.id) + handle) is None
+            ):
+                return None  # an entry without its row: of an index that is being built
+            return self.duplicate(index, row, is_from_key=True)
 
         transaction.presume_absent(entry.key, refusal)
 
     def _check_unique(
-        self, transaction: Transaction, index: IndexInfo, entry: IndexEntry, handle: bytes, row: Sequence[Datum]
+        self,
+        transaction: Transaction,
+        index: IndexInfo,
+        entry: IndexEntry,
+        handle: bytes,
+        row: Sequence[Datum],
+        *,
+        is_cut: bool = False,
     ) -> None:
         found = transaction.get(entry.key)
         if found is None:
@@ -307,7 +332,7 @@ class TableUse:
         if holder is None:
             raise CorruptDataError(f"the entry of unique index {index.name!r} of {self.info.full_name} has no handle")
         if holder != handle:
-            raise DuplicateError(index, holder, self.duplicate(index, row))
+            raise DuplicateError(index, holder, self.duplicate(index, row, is_cut=is_cut))
 
     def remove(self, transaction: Transaction, row: StoredRow) -> None:
         for entry in self.access.stored_codec.index_entries(row.handle, row.datums):
@@ -332,7 +357,7 @@ class TableUse:
                 changes.append((index.index, old, new))
         for info, old, new in changes:
             if new is not None and new.is_distinct and new.key != old.key:
-                self._check_unique(transaction, info, new, handle, row)
+                self._check_unique(transaction, info, new, handle, row, is_cut=True)
         for _, old, new in changes:
             if new is None or new.key != old.key:
                 transaction.delete(old.key, is_locked=old.is_distinct)
@@ -352,8 +377,11 @@ class TableUse:
 
     # Keys
 
-    def duplicate(self, index: IndexInfo | None, row: Sequence[Datum]) -> SqlError:
-        """1062 in TiDB's words: the values of the key, joined."""
+    def duplicate(
+        self, index: IndexInfo | None, row: Sequence[Datum], *, is_from_key: bool = False, is_cut: bool = True
+    ) -> SqlError:
+        """1062 in TiDB's words: the values of the key, joined; ``is_from_key``: as the key has them, moments in UTC;
+        ``is_cut``: texts only as far as the index goes."""
         written = self.access.written
         if index is None:
             name = "PRIMARY"
@@ -363,17 +391,35 @@ class TableUse:
                     offsets = [part.offset for part in primary.columns]
         else:
             name, offsets = index.name, [part.offset for part in index.columns]
-        shown = "-".join(self.shown(written.columns[at], row[at]) for at in offsets)
+        parts = index.columns if index is not None else [p for i in written.indexes if i.is_primary for p in i.columns]
+        lengths = {part.offset: part.length for part in parts}
+        zone = Settings() if is_from_key else self.context.settings
+        texts = []
+        for at in offsets:
+            raw = self._raw(written.columns[at], row[at], zone)
+            if lengths.get(at, -1) >= 0 and (is_cut or index is None):
+                raw = raw[: lengths[at]]
+                if is_from_key and isinstance(raw, str):
+                    raw = raw.rstrip(" ")  # a prefix in a key has lost them
+            texts.append(raw if isinstance(raw, str) else _escaped(raw) if is_from_key else _plain(raw))
+        shown = "-".join(texts)
         return sql_error(Errno.DUP_ENTRY, shown, f"{self.info.name}.{name}")
 
     def shown(self, column: ColumnInfo, datum: Datum) -> str:
+        raw = self._raw(column, datum, Settings())
+        return raw if isinstance(raw, str) else _escaped(raw)
+
+    def _raw(self, column: ColumnInfo, datum: Datum, settings: Settings) -> str | bytes:
         if datum is None:
             return "NULL"
-        read = reader(column, Settings())  # a TIMESTAMP is shown in UTC, as the key has it
-        text = convert.shown(read(datum) if read is not None else datum, type_of(column))
+        read = reader(column, settings)
+        kind = type_of(column)
+        if kind.kind in (Kind.INT, Kind.YEAR):
+            kind = Type(Kind.INT)  # without the zeros of ZEROFILL
+        text = convert.shown(read(datum) if read is not None else datum, kind)
         if column.type is ColumnType.BIT and isinstance(datum, int):
-            text = datum.to_bytes((max(column.flen, 1) + 7) // 8, "big")
-        return text if isinstance(text, str) else _escaped(text)
+            return datum.to_bytes((max(column.flen, 1) + 7) // 8, "big")
+        return text
 
     def find_by_index(self, transaction: Transaction, index: IndexInfo, prefix: bytes) -> Iterator[StoredRow]:
         """Rows whose entries in an index begin with ``prefix``, through the entries."""
@@ -386,9 +432,13 @@ class TableUse:
                 yield row
 
 
+def _plain(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
 def _escaped(data: bytes) -> str:
     """Bytes in a message: those that are no letters by their numbers."""
-    return "".join(chr(b) if 0x20 <= b < 0x7F else f"\\x{b:02X}" for b in data)
+    return "".join(chr(b) if 0x20 <= b <= 0x7F else f"\\x{b:02X}" for b in data)
 
 
 def rowid_of(row: StoredRow) -> int:

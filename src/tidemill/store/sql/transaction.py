@@ -163,6 +163,10 @@ class Transaction:
         found. Only for a key that is not among the buffered writes."""
         self._presumed.setdefault(key, refusal)
 
+    def stored(self, key: bytes) -> bytes | None:
+        """What is there without what this transaction has written."""
+        return self._stored(key)
+
     def is_buffered(self, key: bytes) -> bool:
         return key in self._writes
 

@@ -11,19 +11,19 @@ import math
 from collections.abc import Callable
 from datetime import UTC, timedelta
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 
 from tidemill.model.table import INTEGER_TYPES, STRING_TYPES, TIME_TYPES, ColumnFlag, ColumnInfo, ColumnType
 from tidemill.store.sql.codec.collation import sort_key, text_bytes
-from tidemill.store.sql.codec.datum import Datum, Time
+from tidemill.store.sql.codec.datum import Datum, Json, Time
 from tidemill.store.sql.codec.defaults import zero_value
 from tidemill.store.sql.compute import convert, temporal
 from tidemill.store.sql.compute.casts import to_json
 from tidemill.store.sql.compute.kinds import Element, Kind, Settings, Telling, Type
+from tidemill.store.sql.compute.vectors import parse_vector
 from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
-from tidemill.store.sql.wire.floats import show_double
 
 Assign = Callable[[Any, int], Datum]  # value that is not NULL, number of the row from 1
 
@@ -71,6 +71,7 @@ _KIND_NAMES: Final = {
     Kind.JSON: "json",
 }
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
+_BEYOND_FLOAT: Final = 2.0**128 - 2.0**103  # from here on rounding to single precision gives infinity
 _TEXT_BLOBS: Final = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB})
 _TIMESTAMP_MIN: Final = Time(1970, 1, 1, 0, 0, 1)
 _TIMESTAMP_MAX: Final = Time(2038, 1, 19, 3, 14, 7, 999999)
@@ -97,6 +98,8 @@ class Assigner:
         if not self.column.is_not_null:
             return None
         error = sql_error(Errno.BAD_NULL_ERROR, self.column.name)
+        if self.column.type is ColumnType.VECTOR and self._settings.is_lenient:
+            raise sql_error(Errno.UNKNOWN_ERROR, f"VECTOR column '{self.column.name}' cannot be null")
         if not self._settings.is_lenient:
             raise error
         self._note(error)
@@ -148,7 +151,7 @@ class Assigner:
 
     def _overflows(self, value: Any, row: int) -> None:
         if isinstance(value, float):
-            value = show_double(value)
+            value = repr(value).removesuffix(".0")
         self._out_of_range(row, f"constant {value} overflows {_NAMES[self.column.type]}")
 
     def _truncated(self, row: int) -> None:
@@ -180,18 +183,19 @@ class Assigner:
         if column.type in TIME_TYPES:
             return SqlError(1292, "22007", f"Incorrect {_NAMES[column.type]} value: '{shown}'")
         if column.type is ColumnType.DURATION:
-            word = "Incorrect" if kind.kind is Kind.INT else "Truncated incorrect"
+            is_far = kind.kind is Kind.INT and shown.lstrip("-").isdigit() and abs(int(shown)) > 8385959
+            word = "Incorrect" if is_far else "Truncated incorrect"
             return SqlError(1292, "22007", f"{word} time value: '{shown}'")
         name = "DECIMAL" if column.type is ColumnType.NEWDECIMAL else "DOUBLE"
         if kind.kind is Kind.JSON:
-            name = "INTEGER" if column.type in INTEGER_TYPES else _NAMES[column.type].upper()
+            name = "INTEGER" if column.type in INTEGER_TYPES else "FLOAT" if name == "DOUBLE" else name
         return sql_error(Errno.TRUNCATED_WRONG_VALUE, name, shown.strip())
 
-    def _refuse_kind(self, kind: Type) -> NoReturn:
+    def _refuse_kind(self, kind: Type) -> None:
         source, target = _KIND_NAMES[kind.kind], _NAMES[self.column.type]
         if kind.kind is Kind.REAL and kind.column is not None and kind.column.type is ColumnType.FLOAT:
             source = "float"
-        raise sql_error(Errno.UNKNOWN_ERROR, f"cannot convert datum from {source} to type {target}")
+        self._complain(sql_error(Errno.UNKNOWN_ERROR, f"cannot convert datum from {source} to type {target}"))
 
     # Numbers
 
@@ -213,10 +217,11 @@ class Assigner:
         low, high = (0, (1 << bits) - 1) if self.column.is_unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
         def assign(value: Any, row: int) -> int:
-            found = value if type(value) is int else _rounded(self._number(value, kind, row))
+            number = value if type(value) is int else self._number(value, kind, row)
+            found = _rounded(number)
             if low <= found <= high:
                 return found
-            self._overflows(found, row)
+            self._overflows(number if abs(found) >> 63 else found, row)
             return low if found < low else high
 
         return assign
@@ -237,7 +242,7 @@ class Assigner:
                 self._overflows(found, row)
                 return 0.0
             if is_single:
-                if abs(found) > _FLOAT_MAX and not math.isfinite(float(np.float32(found))):
+                if abs(found) > _FLOAT_MAX and abs(found) >= _BEYOND_FLOAT:
                     self._overflows(found, row)
                     found = math.copysign(_FLOAT_MAX, found)
                 return float(np.float32(found))
@@ -250,6 +255,7 @@ class Assigner:
         power = 10.0**scale
         shifted = value * power
         found = _half_even(shifted) / power if math.isfinite(shifted) else value
+        found = found or 0.0  # there is no negative zero
         most = 10.0 ** (self.column.flen - scale) - 10.0**-scale
         if abs(found) > most:
             self._out_of_range(row, f"{_NAMES[self.column.type].upper()} value is out of range in ''")
@@ -271,8 +277,8 @@ class Assigner:
                 found = exact
             else:
                 found = exact.quantize(unit, ROUND_HALF_UP, convert.MATH)
-                if found != exact:
-                    self._rounded_off(exact, row)
+                if found != exact and found.copy_abs() <= most:
+                    self._rounded_off(_told(value, kind, exact), exact, row)
             if found.copy_abs() > most:
                 self._out_of_range(row, f"DECIMAL value is out of range in '({precision}, {scale})'")
                 found = most if found > 0 else most.copy_negate()
@@ -283,12 +289,12 @@ class Assigner:
 
         return assign
 
-    def _rounded_off(self, value: Decimal, row: int) -> None:
+    def _rounded_off(self, shown: str, exact: Decimal, row: int) -> None:
         """Digits behind the last place are lost with a warning, even under strict rules."""
         if self._telling is Telling.VALUES:
-            error = sql_error(Errno.TRUNCATED_WRONG_VALUE_FOR_FIELD, "decimal", f"{value:f}", self.column.name, row)
+            error = sql_error(Errno.TRUNCATED_WRONG_VALUE_FOR_FIELD, "decimal", shown, self.column.name, row)
         else:
-            error = sql_error(Errno.TRUNCATED_WRONG_VALUE, "DECIMAL", f"{value:f}")
+            error = sql_error(Errno.TRUNCATED_WRONG_VALUE, "DECIMAL", f"{exact:f}")
         self._note(error)
 
     def _year(self, kind: Type) -> Assign:
@@ -322,9 +328,15 @@ class Assigner:
 
         def assign(value: Any, row: int) -> int:
             if kind.kind in (Kind.TEXT, Kind.BYTES, Kind.BITS, Kind.ENUM, Kind.SET):
-                found = int.from_bytes(text_bytes(value).lstrip(b"\0"), "big")
+                raw = text_bytes(value)
+                if len(raw) > 8 and bits == 64 and kind.kind is not Kind.BITS:
+                    self._incorrect(value if isinstance(value, str) else _text(value, kind), kind, row)
+                    raw = raw[:8]
+                found = int.from_bytes(raw.lstrip(b"\0"), "big")
             else:
                 found = _rounded(self._number(value, kind, row))
+                if found < 0 and kind.kind is Kind.REAL:
+                    self._overflows(float(value), row)
                 if found < 0:
                     found &= (1 << 64) - 1
             if found >> bits:
@@ -344,9 +356,10 @@ class Assigner:
         flen = column.flen
         fits = _charset_check(column.charset)
         is_real = kind.kind is Kind.REAL
+        bare = kind._replace(column=None) if kind.kind is Kind.INT else kind  # without the zeros of ZEROFILL
 
         def assign(value: Any, row: int) -> str:
-            text = value if isinstance(value, str) else _digits(value, kind) if is_real else _text(value, kind)
+            text = value if isinstance(value, str) else _digits(value, kind) if is_real else _text(value, bare)
             if isinstance(text, Element):
                 text = str(text)
             if not text.isascii():
@@ -379,9 +392,10 @@ class Assigner:
     def _bytes(self, kind: Type) -> Assign:
         column = self.column
         flen, is_padded = column.flen, column.type is ColumnType.STRING
+        bare = kind._replace(column=None) if kind.kind is Kind.INT else kind
 
         def assign(value: Any, row: int) -> bytes:
-            raw = text_bytes(_digits(value, kind) if kind.kind is Kind.REAL else convert.shown(value, kind))
+            raw = text_bytes(_digits(value, kind) if kind.kind is Kind.REAL else convert.shown(value, bare))
             if 0 <= flen < len(raw):
                 self._too_long(row, len(raw))
                 raw = raw[:flen]
@@ -397,9 +411,10 @@ class Assigner:
         fsp = max(column.decimal, 0)
         is_odd = kind.kind in (Kind.REAL, Kind.BIT, Kind.BITS, Kind.ENUM, Kind.SET, Kind.VECTOR)
 
-        def assign(value: Any, row: int) -> Time:
+        def assign(value: Any, row: int) -> Time | None:
             if is_odd:
                 self._refuse_kind(kind)
+                return None
             found = _moment_of(value, kind, settings)
             if found is None or not self._is_allowed(found):
                 self._incorrect(value, kind, row)
@@ -423,20 +438,19 @@ class Assigner:
     def _is_allowed(self, moment: Time) -> bool:
         settings = self._settings
         if temporal.is_zero(moment):
-            return not (settings.no_zero_date and not settings.is_lenient)
+            return not settings.no_zero_date
         if temporal.has_zero_part(moment):
-            return not (settings.no_zero_in_date and not settings.is_lenient) and (
-                self.column.type is not ColumnType.TIMESTAMP
-            )
+            return not settings.no_zero_in_date and self.column.type is not ColumnType.TIMESTAMP
         return temporal.is_possible(moment)
 
     def _duration(self, kind: Type) -> Assign:
         fsp = max(self.column.decimal, 0)
         is_odd = kind.kind in (Kind.BIT, Kind.BITS, Kind.ENUM, Kind.SET, Kind.VECTOR)
 
-        def assign(value: Any, row: int) -> timedelta:
+        def assign(value: Any, row: int) -> timedelta | None:
             if is_odd:
                 self._refuse_kind(kind)
+                return None
             found = _duration_of(value, kind)
             if found is None:
                 self._incorrect(value, kind, row)
@@ -501,9 +515,15 @@ class Assigner:
 
     def _json(self, kind: Type) -> Assign:
         def assign(value: Any, row: int) -> Datum:
-            if kind.kind in (Kind.BYTES, Kind.BITS):
+            if kind.kind is Kind.BITS or (kind.kind is Kind.BYTES and kind.column is None):
                 raise sql_error(Errno.INVALID_JSON_CHARSET, "binary")
-            return to_json(value, kind, is_parsed=True)
+            try:
+                if kind.kind is Kind.BYTES:
+                    return to_json(_text(value, kind), Type(Kind.TEXT), is_parsed=True)
+                return to_json(value, kind, is_parsed=True)
+            except SqlError as error:
+                self._complain(error)
+                return Json(None)
 
         return assign
 
@@ -513,7 +533,10 @@ class Assigner:
         def assign(value: Any, row: int) -> Datum:
             if kind.kind not in (Kind.TEXT, Kind.BYTES, Kind.VECTOR):
                 self._refuse_kind(kind)
-            found = value if isinstance(value, tuple) and not isinstance(value, Time) else _vector(_text(value, kind))
+                return None
+            found = (
+                value if isinstance(value, tuple) and not isinstance(value, Time) else parse_vector(_text(value, kind))
+            )
             if 0 < column.flen != len(found):
                 message = f"vector has {len(found)} dimensions, does not fit VECTOR({column.flen})"
                 raise sql_error(Errno.UNKNOWN_ERROR, message)
@@ -525,6 +548,15 @@ class Assigner:
 def _text(value: Any, kind: Type) -> str:
     shown = value if isinstance(value, str) else convert.shown(value, kind)
     return shown if isinstance(shown, str) else shown.decode("utf-8", "surrogateescape")
+
+
+def _told(value: Any, kind: Type, exact: Decimal) -> str:
+    """A number that loses digits, as it was given."""
+    if isinstance(value, str):
+        return value.strip()
+    if kind.kind is Kind.DECIMAL and kind.decimals >= 0:
+        exact = exact.quantize(Decimal(1).scaleb(-kind.decimals), ROUND_HALF_UP, convert.MATH)
+    return f"{exact:f}"
 
 
 def _digits(value: float, kind: Type) -> str:
@@ -593,23 +625,6 @@ def _duration_of(value: Any, kind: Type) -> timedelta | None:
             return temporal.clock_of(value)
         case _:
             return temporal.parse_duration(_text(value, kind))
-
-
-def _vector(text: str) -> tuple[float, ...]:
-    body = text.strip()
-    if not (body.startswith("[") and body.endswith("]")):
-        _refuse_vector(text)
-    try:
-        parts = tuple(float(np.float32(part)) for part in body[1:-1].split(",") if body[1:-1].strip())
-    except ValueError:
-        _refuse_vector(text)
-    if not all(map(math.isfinite, parts)):
-        _refuse_vector(text)
-    return parts
-
-
-def _refuse_vector(text: str) -> NoReturn:
-    raise sql_error(Errno.UNKNOWN_ERROR, f"Invalid vector text: {text}")
 
 
 # Back

@@ -12,8 +12,9 @@ from tidemill.store.sql.ddl.defaults import Settings
 from tidemill.store.sql.ddl.tables import DEFAULT_CHARSET, build_like, build_table
 from tidemill.store.sql.parse import parse
 from tidemill.store.sql.parse.statements import CreateTable, CreateTableLike
-from tidemill.store.sql.types import Charset, type_text
+from tidemill.store.sql.types import Charset
 from tidemill.store.sql.wire.errors import SqlError
+from tidemill.upstream.sql_text import type_text
 
 # What a job chooses and a definition does not.
 CHOSEN = ("id", "update_timestamp")

@@ -57,8 +57,10 @@ def parse_literal(column: ColumnInfo, text: str) -> Datum:
             return tuple(narrow(float(part)) for part in text.strip("[]").split(",") if part)
         if column.type in TIME_TYPES:
             return parse_time(text)
-        if column.type in INTEGER_TYPES or column.type is ColumnType.YEAR:
+        if column.type in INTEGER_TYPES:
             return int(text)
+        if column.type is ColumnType.YEAR:
+            return _year(int(text))
         return _PARSERS[column.type](text)
     except (ValueError, ArithmeticError) as error:
         raise SchemaError(
@@ -75,6 +77,11 @@ _PARSERS: dict[ColumnType, Callable[[str], Datum]] = {
     ColumnType.JSON: parse_document,
     ColumnType.BIT: lambda text: int.from_bytes(text.encode("latin-1"), "big"),
 }
+
+
+def _year(year: int) -> int:
+    """Kept as it was written, of two digits too."""
+    return year + (2000 if year < 70 else 1900) if 0 < year < 100 else year
 
 
 def _string(column: ColumnInfo, text: str) -> Datum:

@@ -21,8 +21,15 @@ def common_collation(types: list[Type]) -> str:
     if any(t.kind is Kind.BYTES for t in types) or "binary" in found:
         return "binary"
     if len(found) > 1:
+        for charset in ("utf8mb4_", "utf8_"):  # they hold what the others hold
+            wide = {name for name in found if name.startswith(charset)}
+            if wide:
+                found = wide
+                break
+        if len(found) == 1:
+            return found.pop()
         binary = {name for name in found if name.endswith("_bin")}
-        if len(binary) == 1:
+        if len(binary) == 1 and len({name.partition("_")[0] for name in found}) == 1:
             return binary.pop()
         names = sorted(found)
         raise sql_error(Errno.CANT_AGGREGATE_2COLLATIONS, names[0], "IMPLICIT", names[1], "IMPLICIT", "=")
@@ -32,6 +39,8 @@ def common_collation(types: list[Type]) -> str:
 def comparables(left: Computed, right: Computed, settings: Settings) -> tuple[Compute, Compute]:
     """Functions from a row to keys of both sides that Python compares as MySQL compares the values."""
     kinds = {left.type.kind, right.type.kind}
+    if Kind.NULL in kinds:
+        return left.compute, right.compute
     if kinds <= _PLAIN_NUMBERS:
         return left.compute, right.compute
     if Kind.JSON in kinds:

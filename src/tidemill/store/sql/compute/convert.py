@@ -65,12 +65,7 @@ def shown(value: Any, kind: Type) -> str | bytes:
         case Kind.TEXT | Kind.ENUM | Kind.SET | Kind.BYTES | Kind.BITS:
             return value  # type: ignore[no-any-return]  # str or bytes
         case Kind.INT | Kind.YEAR:
-            column = kind.column
-            if kind.kind is Kind.YEAR:
-                return f"{value:04d}"
-            if column is not None and column.flag & 64:
-                return str(value).rjust(column.flen, "0")
-            return str(value)
+            return f"{value:04d}" if kind.kind is Kind.YEAR else str(value)
         case Kind.REAL:
             is_single = kind.column is not None and kind.column.type is ColumnType.FLOAT
             return show_float(value) if is_single else show_double(value)

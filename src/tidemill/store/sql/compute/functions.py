@@ -13,6 +13,7 @@ from tidemill.store.sql.codec.collation import sort_key, text_bytes
 from tidemill.store.sql.compute import casts, convert, operators
 from tidemill.store.sql.compute import documents as _documents  # noqa: F401  # registers its functions
 from tidemill.store.sql.compute import moments as _moments  # noqa: F401  # registers its functions
+from tidemill.store.sql.compute import vectors as _vectors  # noqa: F401  # registers its functions
 from tidemill.store.sql.compute.compare import common_collation, order_key
 from tidemill.store.sql.compute.convert import MATH
 from tidemill.store.sql.compute.kinds import BOOL, BYTES, INT, REAL, TEXT, UNSIGNED, Computed, Kind, Type
@@ -143,7 +144,15 @@ def _bit_length(tree: Call, arguments: list[Computed], context: Context) -> Comp
 def _case(tree: Call, arguments: list[Computed], context: Context) -> Computed:
     if arguments[0].type.kind in (Kind.BYTES, Kind.BITS):
         return arguments[0]
-    apply = str.upper if tree.name in ("UPPER", "UCASE") else str.lower
+    change = str.upper if tree.name in ("UPPER", "UCASE") else str.lower
+
+    def apply(text: str) -> str:
+        found = change(text)
+        if len(found) == len(text):
+            return found
+        # A letter whose counterpart is several stays, as with ß.
+        return "".join(c if len(other := change(c)) != 1 else other for c in text)
+
     return _on_text(arguments, apply)
 
 
@@ -429,7 +438,12 @@ def _size(value: Any) -> Any:
 
 @function("ABS", least=1)
 def _abs(tree: Call, arguments: list[Computed], context: Context) -> Computed:
-    return strict(_number_type(arguments[0]), _numbers(arguments, context), _size, is_constant(arguments))
+    def size(value: Any) -> Any:
+        if isinstance(value, int) and value == operators.SIGNED_MIN:
+            raise sql_error(Errno.DATA_OUT_OF_RANGE, "BIGINT", f"abs({value})")
+        return _size(value)
+
+    return strict(_number_type(arguments[0]), _numbers(arguments, context), size, is_constant(arguments))
 
 
 @function("SIGN", least=1)
@@ -468,18 +482,40 @@ def _round(tree: Call, arguments: list[Computed], context: Context) -> Computed:
     if kind.kind is Kind.DECIMAL:
         kind = Type(Kind.DECIMAL, length=65, decimals=min(max(digits, 0), 30))
 
+    is_whole = kind.kind is Kind.INT and tree.name == "ROUND" and len(arguments) == 2
+
     def apply(value: Any, places: int = 0) -> Any:
-        places = max(min(places, 30), -65)
         if kind.kind is Kind.REAL:
-            exact = Decimal(value) if tree.name == "TRUNCATE" else convert.decimal_of_real(value)
-            half = "ROUND_HALF_EVEN" if tree.name == "ROUND" else ROUND_DOWN
-            return float(exact.quantize(Decimal(1).scaleb(-places), half, MATH))
+            return _real_rounded(value, places, is_cut=tree.name == "TRUNCATE")
+        if is_whole:  # by way of a floating-point number, as TiDB goes
+            return int(_real_rounded(float(value), places, is_cut=False))
+        places = max(min(places, 30), -65)
         found = Decimal(value).quantize(Decimal(1).scaleb(-places), rounding, MATH)
         if kind.kind is Kind.INT:
             return int(found)
         return found.quantize(Decimal(1).scaleb(-max(kind.decimals, 0)), rounding, MATH)
 
     return strict(kind, computes, apply, is_constant(arguments))
+
+
+def _power_of_ten(exponent: int) -> float:
+    """A power of 32 tens and one below, multiplied or divided: Go's way, to the last bit."""
+    if exponent > 308:
+        return math.inf
+    if exponent < -323:
+        return 0.0
+    tens, rest = divmod(abs(exponent), 32)
+    if exponent >= 0:
+        return float(f"1e{32 * tens}") * float(f"1e{rest}")
+    return float(f"1e-{32 * tens}") / float(f"1e{rest}")
+
+
+def _real_rounded(value: float, places: int, *, is_cut: bool) -> float:
+    shift = _power_of_ten(places)
+    shifted = value * shift
+    if not math.isfinite(shifted) or not shift:
+        return value if shift else 0.0
+    return (math.trunc(shifted) if is_cut else round(shifted)) / shift
 
 
 @function("MOD", least=2)

@@ -244,7 +244,14 @@ def _date_add(tree: Call, arguments: list[Computed], context: Context) -> Comput
         )
 
     def apply(moment: Time, count: Decimal) -> Time | None:
-        return temporal.add_interval(moment, count, tree.unit) if temporal.is_real(moment) else None
+        if not temporal.is_real(moment):
+            shown = " ".join(map(str, moment))
+            context.settings.warnings.append(("Warning", 1292, f"Incorrect time value: '{{{shown}}}'"))
+            return None
+        found = temporal.add_interval(moment, count, tree.unit)
+        if found is None:
+            context.settings.warnings.append(("Warning", 1441, "Datetime function: datetime field overflow"))
+        return found
 
     computed = strict(
         Type(Kind.DATETIME, decimals=max(base.fsp if base.kind.is_moment else 0, finest)),

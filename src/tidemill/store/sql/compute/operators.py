@@ -30,6 +30,8 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 def comparison(symbol: str, left: Computed, right: Computed, settings: Settings) -> Computed:
+    if symbol != "<=>" and Kind.NULL in (left.type.kind, right.type.kind):
+        return Computed(BOOL, lambda row: None, True)
     first, second = comparables(left, right, settings)
     is_constant = left.is_constant and right.is_constant
     if symbol == "<=>":
@@ -323,7 +325,8 @@ def _modulo(left: Computed, right: Computed, settings: Settings) -> Computed:
         if kind.kind is Kind.REAL:
             return math.fmod(float(a), float(b))
         if kind.kind is Kind.DECIMAL:
-            return MATH.remainder(Decimal(a), Decimal(b))
+            rest = MATH.remainder(Decimal(a), Decimal(b))
+            return rest if rest else rest.copy_abs()
         found = abs(a) % abs(b)
         return -found if a < 0 else found
 
@@ -335,7 +338,7 @@ def minus(side: Computed, settings: Settings, text: Callable[[], str]) -> Comput
     compute, kind = side.compute, side.type
 
     def negate(value: Any) -> Any:
-        found = value.copy_negate() if isinstance(value, Decimal) else -value
+        found = -value if not isinstance(value, Decimal) else value.copy_negate() if value else value
         if kind.kind is Kind.INT and not SIGNED_MIN <= found <= SIGNED_MAX:
             raise sql_error(Errno.DATA_OUT_OF_RANGE, "BIGINT", text())
         return found

@@ -83,12 +83,10 @@ def moment_of_number(number: int | Decimal) -> Time | None:
         return None
     if whole == 0:
         return ZERO
-    text = str(whole)
-    if whole < 10_000_000_000_000 and len(text) > 8:
-        text = text.rjust(12, "0") if len(text) <= 12 else text.rjust(14, "0")
-    elif len(text) < 8:
-        text = text.rjust(6, "0") if len(text) <= 6 else text.rjust(8, "0")
-    found = parse_moment(text)
+    if whole < 101:
+        return None
+    size = 6 if whole <= 991231 else 8 if whole <= 99991231 else 12 if whole <= 991231235959 else 14
+    found = parse_moment(str(whole).rjust(size, "0"))
     if found is None:
         return None
     micros = int(Decimal(fraction * 1_000_000).to_integral_value()) if fraction else 0

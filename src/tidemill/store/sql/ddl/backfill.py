@@ -42,6 +42,10 @@ class _RefusedError(Exception):
 
 def run(reorg: Reorg, begin: Begin, check: Callable[[], None] = lambda: None) -> Result:
     """Go through the rows; ``check`` is called between batches and may raise to end it."""
+    if isinstance(reorg, FillColumn):
+        found = _nulls(reorg, begin, check)
+        if isinstance(found, Failed):
+            return found
     rows, size = 0, BATCH_ROWS
     start: bytes | None = None
     while True:
@@ -59,6 +63,20 @@ def run(reorg: Reorg, begin: Begin, check: Callable[[], None] = lambda: None) ->
         rows += count
         if start is None:
             return Done(rows)
+
+
+def _nulls(reorg: FillColumn, begin: Begin, check: Callable[[], None]) -> Result | None:
+    """NULLs are looked for before the first row is written."""
+    transaction = begin()
+    try:
+        access = _use(reorg, transaction).access
+    finally:
+        transaction.rollback()
+    target = next(column for column in access.stored.columns if column.id == reorg.column_id)
+    if not target.is_not_null:
+        return None
+    source = access.table.follows[reorg.column_id]
+    return run(CheckNotNull(reorg.schema_id, reorg.table_id, source, reorg.name), begin, check)
 
 
 def _batch(reorg: Reorg, begin: Begin, start: bytes | None, size: int) -> tuple[int, bytes | None]:
@@ -86,7 +104,9 @@ def _use(reorg: Reorg, transaction: Transaction) -> TableUse:
     name = document["name"]["O"]
     table = CatalogTable(reorg.schema_id, database["db_name"]["O"], dump(document), reorg.table_id, name)
     milliseconds = physical_ms(transaction.start_ts)
-    return TableUse(TableAccess(table), Context(Settings(is_writing=True, telling=Telling.CAST), _moment(milliseconds)))
+    zone = reorg.zone if isinstance(reorg, FillColumn) else UTC
+    settings = Settings(zone, is_writing=True, telling=Telling.CAST)
+    return TableUse(TableAccess(table), Context(settings, _moment(milliseconds)))
 
 
 def _moment(milliseconds: int) -> Time:
@@ -114,6 +134,8 @@ def _check_not_null(reorg: CheckNotNull, use: TableUse, row: StoredRow) -> None:
     for column, datum in zip(use.access.stored.columns, row.datums, strict=True):
         if column.id == reorg.column_id and datum is None:
             error = sql_error(Errno.INVALID_USE_OF_NULL)
+            if reorg.name:
+                error = sql_error(Errno.WARN_DATA_TRUNCATED, reorg.name, 1)
             raise _RefusedError(Failed(error.number, error.message))
 
 
@@ -127,7 +149,7 @@ def _fill_indexes(
             continue
         found = transaction.get(entry.key)
         if found is not None and entry.is_distinct and split_index_value(found).handle != row.handle:
-            error = use.duplicate(index.index, written)
+            error = use.duplicate(index.index, written, is_from_key=True)
             raise _RefusedError(Failed(error.number, error.message))
         transaction.put(entry.key, entry.value)
 
@@ -136,9 +158,26 @@ def _fill_column(reorg: FillColumn, use: TableUse, transaction: Transaction, row
     try:
         datums = use.complete(use.access.public(row.datums), row)
     except SqlError as error:
-        raise _RefusedError(Failed(error.number, error.message)) from error
+        raise _RefusedError(_cast_failure(reorg, use, row, error)) from error
     written = [datums[at] for at in use.access.written_places]
     record = use.access.codec.backfilled_record(row.handle, written)
     transaction.put(record.key, record.value)
     if reorg.index_ids:
         _fill_indexes(reorg.index_ids, use, transaction, row, datums)
+
+
+def _cast_failure(reorg: FillColumn, use: TableUse, row: StoredRow, error: SqlError) -> Failed:
+    """What does not fit is told with its value; a NULL by the name that the column would have had."""
+    columns = use.access.stored.columns
+    places = {column.id: at for at, column in enumerate(columns)}
+    source = places[use.access.table.follows[reorg.column_id]]
+    shown, name = use.shown(columns[source], row.datums[source]), columns[source].name
+    match error.number:
+        case Errno.BAD_NULL_ERROR:
+            told = sql_error(Errno.WARN_DATA_TRUNCATED, reorg.name, 1)
+            return Failed(told.number, told.message)
+        case Errno.DATA_TOO_LONG | Errno.WARN_DATA_TRUNCATED:
+            return Failed(1265, f"Data truncated for column '{name}', value is '{shown}'")
+        case Errno.WARN_DATA_OUT_OF_RANGE:
+            return Failed(1264, f"Out of range value for column '{name}', the value is '{shown}'")
+    return Failed(error.number, error.message)

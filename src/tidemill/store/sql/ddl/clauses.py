@@ -14,8 +14,9 @@ from tidemill.store.sql.ddl.columns import PRIMARY, Document, build_column, buil
 from tidemill.store.sql.ddl.defaults import Default, Settings, build_default, origin_default
 from tidemill.store.sql.ddl.index_steps import find_index, index_args
 from tidemill.store.sql.ddl.modify_steps import needs_rewrite
-from tidemill.store.sql.ddl.refusals import no_index, unsupported
+from tidemill.store.sql.ddl.refusals import can_change, check_type_change, no_index, only_column, unsupported
 from tidemill.store.sql.ddl.tables import check_dependency, check_index_name, free_index_name
+from tidemill.store.sql.parse.expressions import Constant
 from tidemill.store.sql.parse.statements import (
     AddColumn,
     AddKey,
@@ -39,12 +40,13 @@ from tidemill.store.sql.parse.statements import (
     SetDefault,
     SetKeyVisibility,
 )
-from tidemill.store.sql.types import NO_DEFAULT_FLAG, Charset, is_text, resolve_charset
+from tidemill.store.sql.types import NO_DEFAULT_FLAG, Charset, is_blob, is_text, resolve_charset
 from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
 from tidemill.upstream.documents import SchemaState
 
 _KEY_FLAGS = int(ColumnFlag.PRI_KEY | ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KEY)
 _NULL_TO_NOT_NULL = 6
+_BINARY_ORDERS = frozenset({"utf8mb4_bin", "utf8_bin", "ascii_bin", "latin1_bin", "binary", "utf8mb4_0900_bin"})
 _WIDER = {"utf8": "utf8mb4", "ascii": "utf8mb4", "latin1": "utf8mb4"}
 
 
@@ -55,6 +57,9 @@ class Clause:
     schema_state: SchemaState = SchemaState.NONE
     is_reorg: bool = False  # may have to go through the rows
     columns: tuple[str, ...] = ()  # that it changes, in lower case: no two clauses may
+    reads: tuple[str, ...] = ()  # columns that none of the others may change
+    gone: tuple[str, ...] = ()  # columns whose name is no more
+    after: tuple[str, ...] = ()  # the column that another is put behind: it must stay
     indexes: tuple[str, ...] = ()
 
 
@@ -69,7 +74,7 @@ def clauses_of(
         found = builder.build(spec)
         if isinstance(found, SqlError):
             notes.append(found)
-        else:
+        elif found is not None:
             clauses.append(found)
     _check_apart(clauses)
     return clauses, tuple(notes)
@@ -87,6 +92,10 @@ def _check_apart(clauses: list[Clause]) -> None:
                 raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"operate same index '{name}'")
         columns.update(clause.columns)
         indexes.update(clause.indexes)
+    gone = {name for clause in clauses for name in clause.gone}
+    for name in (name for clause in clauses for name in (*clause.reads, *clause.after)):
+        if name in gone or (any(name in clause.reads for clause in clauses) and name in columns):
+            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"operate same column '{name}'")
 
 
 class _Builder:
@@ -103,7 +112,8 @@ class _Builder:
         self.added: list[Document] = []
         self.dropped = 0
 
-    def build(self, spec: AlterSpec) -> Clause | SqlError:
+    def build(self, spec: AlterSpec) -> Clause | SqlError | None:
+        """None: there is nothing to do."""
         match spec:
             case AddColumn():
                 return self._add_column(spec)
@@ -156,7 +166,8 @@ class _Builder:
         if spec.if_not_exists:
             args["ignore_existence_err"] = True
         self.added.append(column)
-        return Clause(ActionType.ADD_COLUMN, args, columns=(name.lower(),))
+        after = (spec.position.column.lower(),) if isinstance(spec.position, After) else ()
+        return Clause(ActionType.ADD_COLUMN, args, columns=(name.lower(),), after=after)
 
     def _check_added(self, spec: AddColumn) -> None:
         definition = spec.column
@@ -197,14 +208,15 @@ class _Builder:
             error = sql_error(Errno.CANT_DROP_FIELD_OR_KEY, spec.name)
             return _noted_or_raised(error, is_note=spec.if_exists)
         self.dropped += 1
-        if len(self.columns) - self.dropped < 1:
-            raise sql_error(Errno.CANT_REMOVE_ALL_FIELDS)
+        if len(self.columns) + len(self.added) - self.dropped < 1:
+            raise only_column(spec.name, self.table.name)
         self._check_droppable(column)
         named = _nameless_column(column["name"]["O"])
         args: dict[str, Any] = {"column_info": named}
         if spec.if_exists:
             args["ignore_existence_err"] = True
-        return Clause(ActionType.DROP_COLUMN, args, SchemaState.PUBLIC, columns=(spec.name.lower(),))
+        named_so = (spec.name.lower(),)
+        return Clause(ActionType.DROP_COLUMN, args, SchemaState.PUBLIC, columns=named_so, gone=named_so)
 
     def _check_droppable(self, column: Document) -> None:
         name = column["name"]["O"]
@@ -215,11 +227,11 @@ class _Builder:
             i for i in self.document["index_info"] or () if any(p["offset"] == column["offset"] for p in i["idx_cols"])
         ]
         is_handle = self.document["pk_is_handle"] and column["type"]["Flag"] & ColumnFlag.PRI_KEY
-        if is_handle:
-            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, "drop integer primary key")
         if any(i["is_primary"] or len(i["idx_cols"]) > 1 for i in covering):
             message = f"can't drop column {name} with composite index covered or Primary Key covered now"
             raise unsupported(message)
+        if is_handle:
+            raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, "drop integer primary key")
 
     # Changes of columns
 
@@ -234,13 +246,16 @@ class _Builder:
             raise sql_error(Errno.DUP_FIELDNAME, definition.name)
         new = build_column(definition, old["offset"], self.charset, self.settings)
         self._carry_over(spec, old, new)
+        if definition.is_not_null is False and old["type"]["Flag"] & ColumnFlag.PRI_KEY:
+            raise sql_error(Errno.PRIMARY_CANT_HAVE_NULL)
         self._check_modified(spec, old, new)
         position = self._position(spec.position)
         args: dict[str, Any] = {"column": new, "old_column_name": dict(old["name"]), "position": position}
         if new["type"]["Flag"] & ColumnFlag.NOT_NULL and not old["type"]["Flag"] & ColumnFlag.NOT_NULL:
             args["modify_column_type"] = _NULL_TO_NOT_NULL
         columns = {old["name"]["L"], definition.name.lower()}
-        return Clause(ActionType.MODIFY_COLUMN, args, is_reorg=True, columns=tuple(columns))
+        gone = (old["name"]["L"],) if is_renamed else ()
+        return Clause(ActionType.MODIFY_COLUMN, args, is_reorg=True, columns=tuple(columns), gone=gone)
 
     def _carry_over(self, spec: ModifyColumn, old: Document, new: Document) -> None:
         """What a column keeps whatever is said about it: its id, its keys, and what older rows show for it."""
@@ -248,6 +263,8 @@ class _Builder:
         new["type"]["Flag"] = new["type"]["Flag"] & ~_KEY_FLAGS | flags
         if flags & ColumnFlag.PRI_KEY:
             new["type"]["Flag"] |= int(ColumnFlag.NOT_NULL)
+            if isinstance(spec.column.default, Constant) and spec.column.default.value is None:
+                raise sql_error(Errno.INVALID_DEFAULT, new["name"]["O"])
             if spec.column.default is None and not new["type"]["Flag"] & ColumnFlag.AUTO_INCREMENT:
                 new["type"]["Flag"] |= NO_DEFAULT_FLAG
         new.update(
@@ -263,6 +280,8 @@ class _Builder:
         if spec.column.key is KeyKind.UNIQUE and not old["type"]["Flag"] & ColumnFlag.UNIQUE_KEY:
             raise _cannot_modify("can't change column constraint (UNIQUE KEY)")
         numbered = int(ColumnFlag.AUTO_INCREMENT)
+        if not can_change(old["type"], new["type"]):
+            check_type_change(old["type"], new["type"])
         self._check_handle(old, new)
         if old["type"]["Flag"] & numbered and not new["type"]["Flag"] & numbered:
             raise _cannot_modify("can't remove auto_increment without @@tidb_allow_remove_auto_inc enabled")
@@ -272,10 +291,11 @@ class _Builder:
         _check_charset(old, new)
         if needs_rewrite(old["type"], new["type"]):
             self._check_rewrite(old, new)
+        elif is_blob(new["type"]) and not is_blob(old["type"]):
+            self._check_indexes(old, new)
 
     def _check_handle(self, old: Document, new: Document) -> None:
-        is_clustered = self.document["pk_is_handle"] or self.document["is_common_handle"]
-        if old["type"]["Flag"] & ColumnFlag.PRI_KEY and is_clustered and needs_rewrite(old["type"], new["type"]):
+        if old["type"]["Flag"] & ColumnFlag.PRI_KEY and needs_rewrite(old["type"], new["type"]):
             raise _cannot_modify("this column has primary key flag")
 
     def _check_generated(self, old: Document, new: Document) -> None:
@@ -292,13 +312,18 @@ class _Builder:
         """What cannot be cast."""
         if old["generated_expr_string"]:
             raise _cannot_modify("type of a generated column")
-        columns = [new if c is old else c for c in self.columns]
+        self._check_indexes(old, new)
+
+    def _check_indexes(self, old: Document, new: Document) -> None:
+        columns = [{**new, "name": old["name"]} if c is old else c for c in self.columns]
         for index in self.document["index_info"] or ():
             if any(p["offset"] == old["offset"] for p in index["idx_cols"]):
                 _check_index(index, columns)
 
-    def _rename_column(self, spec: RenameColumn) -> Clause:
+    def _rename_column(self, spec: RenameColumn) -> Clause | None:
         old = self._column(spec.old_name)
+        if spec.new_name == old["name"]["O"]:
+            return None
         if spec.new_name.lower() != old["name"]["L"] and find_column(self.columns, spec.new_name) is not None:
             raise sql_error(Errno.DUP_FIELDNAME, spec.new_name)
         for other in self.columns:
@@ -308,7 +333,8 @@ class _Builder:
         new["name"] = ci(spec.new_name)
         args = {"column": new, "old_column_name": dict(old["name"])}
         columns = {old["name"]["L"], spec.new_name.lower()}
-        return Clause(ActionType.MODIFY_COLUMN, args, is_reorg=True, columns=tuple(columns))
+        gone = (old["name"]["L"],)
+        return Clause(ActionType.MODIFY_COLUMN, args, is_reorg=True, columns=tuple(columns), gone=gone)
 
     def _set_default(self, spec: SetDefault) -> Clause:
         column = copy.deepcopy(self._column(spec.column))
@@ -320,6 +346,8 @@ class _Builder:
             kind["Flag"] |= NO_DEFAULT_FLAG
         else:
             default = build_default(column["name"]["O"], kind, spec.default, spec.default_is_expression, self.settings)
+            if default.value is None and kind["Flag"] & ColumnFlag.PRI_KEY:
+                raise sql_error(Errno.PRIMARY_CANT_HAVE_NULL)
             if default.value is None and kind["Flag"] & ColumnFlag.NOT_NULL:
                 raise sql_error(Errno.INVALID_DEFAULT, column["name"]["O"])
             kind["Flag"] &= ~NO_DEFAULT_FLAG
@@ -338,12 +366,13 @@ class _Builder:
         if is_primary and key.is_clustered:
             message = "Adding clustered primary key is not supported. Please consider adding NONCLUSTERED primary key"
             raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, message)
-        build_index(self.table.name, [*self.columns, *self.added], key, name, 0)
+        build_index(self.table.name, self.columns, key, name, 0)
         kind = ActionType.ADD_PRIMARY_KEY if is_primary else ActionType.ADD_INDEX
         args = {"index_args": [index_args(key, name)]}
         if spec.if_not_exists:
             args["index_args"][0]["if_not_exist"] = True
-        return Clause(kind, args, is_reorg=True, indexes=(name.lower(),))
+        reads = tuple(part.column.lower() for part in key.parts)
+        return Clause(kind, args, is_reorg=True, indexes=(name.lower(),), reads=reads)
 
     def _key_name(self, spec: AddKey) -> str:
         if spec.key.name is not None:
@@ -428,23 +457,32 @@ def _check_conversion(column: Document, to: Charset, table: Document) -> None:
 
 def _check_charset(old: Document, new: Document) -> None:
     before, after = old["type"], new["type"]
-    if not (is_text(before) or before["Elems"]) or not (is_text(after) or after["Elems"]):
+    is_weighed = is_text(before) and before["Collate"] not in _BINARY_ORDERS
+    if is_weighed and not is_text(after) and before["Flag"] & _KEY_FLAGS:
+        change = f"'{old['name']['O']}' from '{before['Collate']}' to '{after['Collate']}'"
+        what = f"modifying collation of column {change} when index is defined on it."
+        raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, what)
+    if not is_text(before) or not is_text(after) or before["Charset"] == "binary":
         return
-    if before["Charset"] != after["Charset"] and _WIDER.get(before["Charset"]) != after["Charset"]:
-        message = f"charset from {before['Charset']} to {after['Charset']}"
-        raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"modify {message}")
     if before["Collate"] != after["Collate"] and before["Flag"] & _KEY_FLAGS:
         message = (
             f"modifying collation of column '{old['name']['O']}' from '{before['Collate']}' to '{after['Collate']}'"
         )
         raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"{message} when index is defined on it.")
+    if before["Charset"] != after["Charset"] and _WIDER.get(before["Charset"]) != after["Charset"]:
+        message = f"charset from {before['Charset']} to {after['Charset']}"
+        raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"modify {message}")
 
 
 def _check_index(index: Document, columns: list[Document]) -> None:
     """Whether an index can be over the new column: a BLOB needs a length, JSON has no order."""
     offsets = {c["offset"]: c for c in columns}
     parts = tuple(
-        KeyPart(offsets[p["offset"]]["name"]["O"], None if p["length"] < 0 else p["length"])
+        # Where the new type has no prefixes the index takes the whole column.
+        KeyPart(
+            offsets[p["offset"]]["name"]["O"],
+            p["length"] if p["length"] >= 0 and is_text(offsets[p["offset"]]["type"]) else None,
+        )
         for p in index["idx_cols"]
         if p["offset"] in offsets
     )

@@ -25,6 +25,7 @@ Document: TypeAlias = dict[str, Any]  # TiDB's JSON
 PUBLIC: Final = 5
 DEFAULT_SETTINGS: Final = Settings()
 PRIMARY: Final = "PRIMARY"
+_VECTOR_INDEX = "add vector index: unsupported adding a general index on a vector column"
 _MAX_KEY_BYTES = 3072
 _MAX_KEY_PARTS = 16
 _MAX_COMMENT = 1024
@@ -123,7 +124,8 @@ def column_document(name: str, kind: FieldType, default: Default, offset: int) -
 
 def _default_of(column: ColumnDef, kind: FieldType, settings: Settings) -> Default:
     if column.default is None:
-        return Default(None)
+        is_year = kind["Tp"] == ColumnType.YEAR and (column.is_not_null or column.key is KeyKind.PRIMARY)
+        return Default("0000" if is_year else None)  # a YEAR has one even where it says it has none
     if column.is_auto_increment:
         raise sql_error(Errno.INVALID_DEFAULT, column.name)
     default = build_default(column.name, kind, column.default, column.default_is_expression, settings)
@@ -229,7 +231,7 @@ def _key_length(column: Document, part: KeyPart) -> int:
     if kind["Tp"] == ColumnType.JSON:
         raise sql_error(Errno.JSON_USED_AS_KEY, name)
     if kind["Tp"] == ColumnType.VECTOR:
-        raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, f"index on VECTOR column '{name}'")
+        raise sql_error(Errno.UNSUPPORTED_DDL_OPERATION, _VECTOR_INDEX)
     if part.length is None:
         if is_blob(kind):
             raise sql_error(Errno.BLOB_KEY_WITHOUT_LENGTH, name)

@@ -7,7 +7,7 @@ import base64
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
 from tidemill.model.table import INTEGER_TYPES, ColumnFlag, ColumnType
@@ -24,6 +24,7 @@ from tidemill.store.sql.parse.expressions import (
 )
 from tidemill.store.sql.types import FieldType, is_blob
 from tidemill.store.sql.wire.errors import Errno, SqlError, sql_error
+from tidemill.store.sql.wire.floats import show_double, show_float
 
 NOW = "CURRENT_TIMESTAMP"
 _BITS = {
@@ -41,6 +42,7 @@ _FUNCTIONS = frozenset(
 )  # fmt: skip
 _WIDE = Context(prec=100)
 _DATE = re.compile(r"(\d{2,4})[-./](\d{1,2})[-./](\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?")
+_NUMBERED_TIME = re.compile(r"(-?)(\d+)(\.\d*)?")
 _TIME = re.compile(r"(-?)(?:(\d+) )?(\d{1,3}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?")
 
 
@@ -114,7 +116,8 @@ def _literal(kind: FieldType, default: Expression, zone: tzinfo) -> str:
         return _of_bytes(tp, kind, default)
     text = literal_text(default)
     if tp in INTEGER_TYPES or tp is ColumnType.YEAR:
-        return _integer(tp, kind, text)
+        is_real = isinstance(default, Number) and "e" in default.text.lower()
+        return _integer(tp, kind, text, is_real=is_real)
     match tp:
         case ColumnType.FLOAT | ColumnType.DOUBLE:
             return _float(kind, text)
@@ -134,6 +137,8 @@ def _literal(kind: FieldType, default: Expression, zone: tzinfo) -> str:
             return _duration(kind, text)
     if len(text) > kind["Flen"]:
         raise ValueError(f"{len(text)} characters")
+    if tp is ColumnType.STRING and kind["Charset"] == "binary":
+        return text.ljust(kind["Flen"], "\0")
     return text
 
 
@@ -156,20 +161,24 @@ def _plain(text: str) -> str:
     """A number as its own text: 1.50 stays, 1e3 is the float 1000."""
     if "e" not in text.lower():
         return text if text[:1] != "." else "0" + text
-    value = float(text)
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    value = f"{Decimal(repr(float(text))):f}"
+    return value.rstrip("0").rstrip(".") if "." in value else value
 
 
 def _of_bytes(tp: ColumnType, kind: FieldType, default: Bytes) -> str:
     if tp is ColumnType.BIT:
         return _fitting_bits(kind, int.from_bytes(default.value, "big"), len(default.value))
     if tp in (ColumnType.STRING, ColumnType.VARCHAR, ColumnType.VARSTRING):
-        return default.value.decode("utf-8")
+        text = default.value.decode("utf-8")
+        is_padded = tp is ColumnType.STRING and kind["Charset"] == "binary"
+        if len(default.value) > kind["Flen"]:
+            raise ValueError(f"{len(default.value)} bytes")
+        return text.ljust(kind["Flen"], "\0") if is_padded else text
     return _literal(kind, Number(str(int.from_bytes(default.value, "big"))), UTC)
 
 
-def _integer(tp: ColumnType, kind: FieldType, text: str) -> str:
-    number = int(Decimal(text.strip()).to_integral_value(ROUND_HALF_UP))
+def _integer(tp: ColumnType, kind: FieldType, text: str, *, is_real: bool) -> str:
+    number = int(Decimal(text.strip()).to_integral_value(ROUND_HALF_UP if not is_real else ROUND_HALF_EVEN))
     if tp is ColumnType.YEAR:
         return _year(text, number)
     bits = _BITS[tp]
@@ -180,20 +189,19 @@ def _integer(tp: ColumnType, kind: FieldType, text: str) -> str:
 
 
 def _year(text: str, number: int) -> str:
-    if number == 0:
-        return "2000" if len(text.strip()) < 4 and text.strip() != "0" else "0"
-    if number < 100:
-        number += 2000 if number < 70 else 1900
-    if not 1901 <= number <= 2155:
+    """As it was written; how it is read is told when a row gets it."""
+    if number and not (1 <= number < 100 or 1901 <= number <= 2155):
         raise ValueError(f"{number} is no year")
-    return str(number)
+    return text.strip()
 
 
 def _float(kind: FieldType, text: str) -> str:
     value = float(text)
     if kind["Flag"] & ColumnFlag.UNSIGNED and value < 0:
         raise ValueError("negative")
-    return text.strip()
+    if kind["Decimal"] >= 0:
+        value = round(value, kind["Decimal"]) or 0.0
+    return show_float(value) if kind["Tp"] == ColumnType.FLOAT else show_double(value)
 
 
 def _decimal(kind: FieldType, text: str) -> str:
@@ -294,9 +302,9 @@ def _rounded(moment: datetime, digits: int) -> datetime:
 
 def _duration(kind: FieldType, text: str) -> str:
     found = _TIME.fullmatch(text.strip())
-    if found is None and text.strip().isdigit():
-        padded = text.strip().rjust(6, "0")
-        found = _TIME.fullmatch(f"{padded[:-4]}:{padded[-4:-2]}:{padded[-2:]}")
+    if found is None and (number := _NUMBERED_TIME.fullmatch(text.strip())):
+        padded = number[2].rjust(6, "0")
+        found = _TIME.fullmatch(f"{number[1]}{padded[:-4]}:{padded[-4:-2]}:{padded[-2:]}{number[3] or ''}")
     if found is None:
         raise ValueError(f"{text!r} is no time")
     sign, days, hours, minutes, seconds, fraction = found.groups()

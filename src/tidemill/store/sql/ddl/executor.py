@@ -11,7 +11,7 @@ from tidemill.model.table import ColumnType
 from tidemill.model.ts import physical_ms
 from tidemill.store.sql.catalog import SchemaCache
 from tidemill.store.sql.ddl.defaults import Settings
-from tidemill.store.sql.ddl.jobs import Document
+from tidemill.store.sql.ddl.jobs import Document, set_zone
 from tidemill.store.sql.ddl.plan import Asking, plan
 from tidemill.store.sql.ddl.refusals import deprecations, noted
 from tidemill.store.sql.ddl.worker import Worker
@@ -49,6 +49,7 @@ class DdlExecutor:
         self.cache.reload()
         planned = plan(statement, self.cache.current(), Asking(request.database or None, request.text, now, settings))
         for one in planned.jobs:
+            set_zone(one.job, request.time_zone)
             job = self._run(self.worker.submit(one), request.is_interrupted)
             self.cache.reload()
             if job["state"] in _FAILED and job["err"] is not None:

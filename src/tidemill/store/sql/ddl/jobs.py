@@ -7,7 +7,9 @@ step(job, documents, moment) ──► Change     one transaction: documents, a 
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, timedelta, timezone, tzinfo
 from typing import Any, Final, TypeAlias
+from zoneinfo import ZoneInfo
 
 from tidemill.errors import SchemaError
 from tidemill.model.ddl import ActionType
@@ -90,6 +92,8 @@ class FillColumn:
     table_id: int
     column_id: int
     index_ids: tuple[int, ...]
+    name: str = ""  # that the column will have
+    zone: tzinfo = UTC  # of the session that asked: in it moments are cast to TIMESTAMP and back
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ class CheckNotNull:
     schema_id: int
     table_id: int
     column_id: int
+    name: str = ""  # that MODIFY COLUMN gives it; empty: a primary key is added
 
 
 Reorg: TypeAlias = FillIndexes | FillColumn | CheckNotNull
@@ -285,6 +290,27 @@ def error_document(number: int, message: str) -> Document:
     return {"class": code, "code": number, "message": message, "rfccode": f"{name}:{number}"}
 
 
+def set_zone(job: Document, zone: tzinfo) -> None:
+    """Keep the time zone of the session that asked, for those who cast rows."""
+    if job["reorg_meta"] is None or zone is UTC:
+        return
+    if isinstance(zone, ZoneInfo):
+        job["reorg_meta"]["location"] = {"name": zone.key, "offset": 0}
+    else:
+        offset = zone.utcoffset(None) or timedelta()
+        job["reorg_meta"]["location"] = {"name": "", "offset": int(offset.total_seconds())}
+
+
+def zone_of(job: Document) -> tzinfo:
+    location = (job["reorg_meta"] or {}).get("location") or {}
+    if location.get("name") and location["name"] not in ("UTC", "System", "Local"):
+        return ZoneInfo(location["name"])
+    offset = location.get("offset") or 0
+    return timezone(timedelta(seconds=offset)) if offset else UTC
+
+
 def roll_back(job: Document, number: int, message: str) -> None:
     """From here on the job undoes what it did."""
-    job.update(state=int(JobState.ROLLING_BACK), err=error_document(number, message), err_count=job["err_count"] + 1)
+    # Bytes that a value brought into the message would make the job unwritable.
+    text = message.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    job.update(state=int(JobState.ROLLING_BACK), err=error_document(number, text), err_count=job["err_count"] + 1)

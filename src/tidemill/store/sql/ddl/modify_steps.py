@@ -31,6 +31,7 @@ from tidemill.store.sql.ddl.jobs import (
     roll_back,
     running,
     touch,
+    zone_of,
 )
 from tidemill.store.sql.types import PREVENT_NULL_FLAG, UNSPECIFIED, FieldType, is_text
 from tidemill.store.sql.wire.errors import Errno, sql_error
@@ -58,12 +59,14 @@ def needs_rewrite(old: FieldType, new: FieldType) -> bool:
     is_sign_changed = bool((old["Flag"] ^ new["Flag"]) & ColumnFlag.UNSIGNED)
     before, after = ColumnType(old["Tp"]), ColumnType(new["Tp"])
     is_cut = bool(new["Flen"] > 0 and (new["Flen"] < old["Flen"] or new["Decimal"] < old["Decimal"]))
+    if before is after and is_text(old) and (old["Charset"] == "binary") != (new["Charset"] == "binary"):
+        return True
     if before is after:
         return _differs(before, old, new, is_cut, is_sign_changed)
     if {before, after} == {ColumnType.STRING, ColumnType.VARCHAR}:
         return True
     if is_text(old) and is_text(new):
-        return is_cut
+        return is_cut or (old["Charset"] == "binary") != (new["Charset"] == "binary")
     if before in INTEGER_TYPES and after in INTEGER_TYPES:
         return _DEFAULT_LENGTHS[after] < _DEFAULT_LENGTHS[before] or is_sign_changed
     if before in _FLOATS and after in _FLOATS:
@@ -121,7 +124,9 @@ def _replace(job: Document, table: Document, old: Document, moment: Moment, resu
             return Change(job, diff_of(job), tables=((job["schema_id"], touch(table, moment)),))
         match result:
             case None:
-                return CheckNotNull(job["schema_id"], job["table_id"], old["id"])
+                return CheckNotNull(
+                    job["schema_id"], job["table_id"], old["id"], job["raw_args"]["column"]["name"]["O"]
+                )
             case Failed(number, message):
                 job = running(job, moment)
                 roll_back(job, number, message)
@@ -225,7 +230,8 @@ def _reorganize(job: Document, table: Document, moment: Moment, result: Result |
     match result:
         case None:
             ids = tuple(s["id"] for s in shadows)
-            return FillColumn(job["schema_id"], job["table_id"], changing["id"], ids)
+            name = job["raw_args"]["column"]["name"]["O"]
+            return FillColumn(job["schema_id"], job["table_id"], changing["id"], ids, name, zone_of(job))
         case Failed(number, message):
             job = running(job, moment)
             roll_back(job, number, message)

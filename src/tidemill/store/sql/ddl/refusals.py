@@ -3,8 +3,12 @@
 from collections.abc import Iterator
 from typing import Final
 
+from tidemill.model.table import STRING_TYPES, ColumnType
+from tidemill.store.sql.parse.expressions import Number
 from tidemill.store.sql.parse.statements import CreateTable, Statement
+from tidemill.store.sql.types import FieldType
 from tidemill.store.sql.wire.errors import Errno, SqlError
+from tidemill.upstream.sql_text import type_text
 
 _DEPRECATED: Final = 1681
 _WIDTH: Final = "Integer display width is deprecated and will be removed in a future release."
@@ -30,6 +34,39 @@ def no_key_column(name: str) -> SqlError:
     return _worded(Errno.KEY_COLUMN_DOES_NOT_EXIST, f"column does not exist: {name}")
 
 
+def only_column(name: str, table: str) -> SqlError:
+    return _worded(Errno.CANT_REMOVE_ALL_FIELDS, f"can't drop only column {name} in table {table}")
+
+
+# What TiDB casts in no way that MySQL would: from these types to those.
+_MOMENTS: Final = frozenset({ColumnType.DATE, ColumnType.DATETIME, ColumnType.TIMESTAMP, ColumnType.NEWDATE})
+_CLOCKS: Final = _MOMENTS | {ColumnType.DURATION, ColumnType.YEAR}
+_INEXACT: Final = frozenset({ColumnType.NEWDECIMAL, ColumnType.FLOAT, ColumnType.DOUBLE})
+_NAMED: Final = frozenset({ColumnType.ENUM, ColumnType.SET})
+_UNCASTABLE: Final = (
+    (_CLOCKS | STRING_TYPES | {ColumnType.JSON}, frozenset({ColumnType.BIT})),
+    (_CLOCKS | _INEXACT | {ColumnType.JSON, ColumnType.BIT}, _NAMED),
+    (_NAMED | _INEXACT | {ColumnType.BIT}, _MOMENTS),
+    (_NAMED | {ColumnType.BIT}, frozenset({ColumnType.DURATION})),
+)
+
+
+def can_change(old: FieldType, new: FieldType) -> bool:
+    before, after = ColumnType(old["Tp"]), ColumnType(new["Tp"])
+    if before is after:
+        return True
+    if ColumnType.VECTOR in (before, after):
+        return False
+    return not any(before in sources and after in targets for sources, targets in _UNCASTABLE)
+
+
+def check_type_change(old: FieldType, new: FieldType) -> None:
+    if not can_change(old, new):
+        change = f"change from original type {type_text(old)} to {type_text(new)} is currently unsupported yet"
+        what = f"modify column: [ddl:8200]Unsupported modify column: {change}"
+        raise unsupported(f"Unsupported {what}")
+
+
 def _worded(errno: Errno, message: str) -> SqlError:
     return SqlError(int(errno), errno.sqlstate, message)
 
@@ -42,6 +79,14 @@ def deprecations(statement: Statement) -> Iterator[Note]:
             yield "Warning", _DEPRECATED, _WIDTH
         if kind.is_zerofill or kind.name == "YEAR":
             yield "Warning", _DEPRECATED, _ZEROFILL
+        if kind.name == "DECIMAL" and isinstance(column.default, Number):
+            digits = column.default.text.partition(".")[2]
+            if len(digits.rstrip("0")) > (kind.decimal or 0):
+                yield (
+                    "Warning",
+                    int(Errno.TRUNCATED_WRONG_VALUE),
+                    f"Truncated incorrect DECIMAL value: '{column.default.text}'",
+                )
 
 
 def noted(error: SqlError) -> Note:

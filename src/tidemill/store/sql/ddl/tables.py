@@ -18,7 +18,8 @@ from tidemill.store.sql.ddl.columns import (
 )
 from tidemill.store.sql.ddl.defaults import Settings
 from tidemill.store.sql.ddl.refusals import no_key_column
-from tidemill.store.sql.parse.statements import CreateTable, KeyDef, KeyKind, KeyPart
+from tidemill.store.sql.parse.expressions import Constant
+from tidemill.store.sql.parse.statements import ColumnDef, CreateTable, KeyDef, KeyKind, KeyPart
 from tidemill.store.sql.types import Charset, resolve_charset
 from tidemill.store.sql.wire.errors import Errno, sql_error
 
@@ -46,7 +47,11 @@ def build_table(statement: CreateTable, database: Charset, settings: Settings = 
     options = statement.options
     charset = resolve_charset(options.charset, options.collate, database)
     _check_table(statement)
-    columns = [build_column(c, at, charset, settings) for at, c in enumerate(statement.columns)]
+    columns: list[Document] = []
+    for at, definition in enumerate(statement.columns):
+        if not _is_refused_default(definition):
+            _check_primary(statement, definition)
+        columns.append(build_column(definition, at, charset, settings))
     for at, column in enumerate(columns):
         column["id"] = at + 1
     _check_generated(columns)
@@ -230,15 +235,29 @@ def _check_table(statement: CreateTable) -> None:
     if len(statement.options.comment) > _MAX_COMMENT:
         raise sql_error(Errno.TOO_LONG_TABLE_COMMENT, name, _MAX_COMMENT)
     seen: set[str] = set()
-    nulls = {c.name.lower() for c in statement.columns if c.is_not_null is False}
     for column in statement.columns:
         if column.name.lower() in seen:
             raise sql_error(Errno.DUP_FIELDNAME, column.name)
         seen.add(column.name.lower())
-        if column.key is KeyKind.PRIMARY and column.name.lower() in nulls:
+
+
+def _is_refused_default(column: ColumnDef) -> bool:
+    """Whether a column's type takes no literal default, which is told before all else of it."""
+    is_null = isinstance(column.default, Constant) and column.default.value is None
+    return column.type.name.endswith(("TEXT", "BLOB", "JSON", "VECTOR")) and column.default is not None and not is_null
+
+
+def _check_primary(statement: CreateTable, column: ColumnDef) -> None:
+    """No part of the primary key may be said to be NULL, by itself or by its default."""
+    has_null_default = isinstance(column.default, Constant) and column.default.value is None
+    if column.key is KeyKind.PRIMARY:
+        if column.is_not_null is False:
             raise sql_error(Errno.PRIMARY_CANT_HAVE_NULL)
-    for key in statement.keys:
-        if key.kind is KeyKind.PRIMARY and any(p.column.lower() in nulls for p in key.parts):
+        if has_null_default:
+            raise sql_error(Errno.INVALID_DEFAULT, column.name)
+    if column.is_not_null is False or has_null_default:
+        keys = (key for key in statement.keys if key.kind is KeyKind.PRIMARY)
+        if any(part.column.lower() == column.name.lower() for key in keys for part in key.parts):
             raise sql_error(Errno.PRIMARY_CANT_HAVE_NULL)
 
 

@@ -395,7 +395,11 @@ def _cancel_for(transaction: Transaction, job_id: int, error: SqlError) -> None:
     job = meta.job(job_id)
     if job is None:
         return
-    if job["schema_state"] not in (SchemaState.NONE, SchemaState.PUBLIC) and job["type"] in _CANCELLABLE:
+    has_begun = job["schema_state"] not in (SchemaState.NONE, SchemaState.PUBLIC)
+    if job["type"] == ActionType.MULTI_SCHEMA_CHANGE:
+        # Of several clauses some may have begun; once they may no longer go back, none of them fails.
+        has_begun = job["multi_schema_info"]["revertible"] and job["real_start_ts"] != 0
+    if has_begun and job["type"] in _CANCELLABLE and job["state"] != JobState.ROLLING_BACK:
         roll_back(job, error.number, error.message)
     else:
         job.update(state=int(JobState.CANCELLED), err=error_document(error.number, error.message))

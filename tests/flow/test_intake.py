@@ -1,0 +1,158 @@
+"""What the intake reads of many tables, by a processor without Spark over an embedded upstream."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from bench.schema import write_history
+from tests.flow.sorter.sorter_changes import rows
+from tidemill.control.state import ChangefeedState, DataDir
+from tidemill.flow.intake import FEW_READINGS
+from tidemill.flow.puller import Puller
+from tidemill.flow.schema import SchemaStore
+from tidemill.flow.schema.loader import load_schema
+from tidemill.flow.sink import open_sink, parse_sink_uri
+from tidemill.flow.sorter import Sorter, read_slices
+from tidemill.model.change import Op
+from tidemill.processor import Processor
+from tidemill.store.sql.nodes import SqlNodes
+from tidemill.store.sql.session import SqlSession
+from tidemill.store.transactions import Mutation
+from tidemill.store.upstream import EmbeddedUpstream
+from tidemill.upstream.keys import physical_id_of, record_key, table_prefix
+from tidemill.upstream.pd import PdClient
+from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.snapshot import SnapshotReader
+
+PATIENCE_SECONDS = 120.0
+Change = tuple[int, int, bytes]  # commit-ts, physical id, key
+
+
+class Feed:
+    """A changefeed from the upstream to where Spark would begin."""
+
+    def __init__(self, pd: PdClient, processor: Processor, puller: Puller, schema: SchemaStore) -> None:
+        self._pd = pd
+        self.processor = processor
+        self.puller = puller
+        self.schema = schema
+
+    async def until_now(self) -> list[Change]:
+        return await self.until(await self._pd.get_ts())
+
+    async def until(self, ts: int) -> list[Change]:
+        """Take batches until the checkpoint has reached ``ts``."""
+        taken: list[Change] = []
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while self.processor.progress.checkpoint_ts < ts:
+                from_ts = self.processor.progress.checkpoint_ts
+                to_ts = await self.processor.offer(from_ts, 0.2)
+                if to_ts > from_ts:
+                    for unit in await self.processor.units(from_ts, to_ts):
+                        changes = rows(read_slices(unit.slices))
+                        taken += [(c[1], physical_id_of(c[3]), c[3]) for c in changes]
+                    await self.processor.commit([])
+        return sorted(taken)
+
+
+@asynccontextmanager
+async def feeding(upstream: EmbeddedUpstream, folder: Path, few_readings: int = FEW_READINGS) -> AsyncIterator[Feed]:
+    async with PdClient(upstream.pd_address) as pd:
+        ts = await pd.get_ts()
+        reader = SnapshotReader(pd, RegionCache(pd))
+        schema = await load_schema(reader, ts, ts, {})
+        await reader.close()
+        data_dir = DataDir(folder / "data")
+        data_dir.acquire()
+        sink = open_sink(parse_sink_uri("blackhole://"), None, start_ts=ts, zone=ZoneInfo("UTC"))
+        state = ChangefeedState(pd.cluster_id, "blackhole:", ts, ts, ts, 0, {}, None)
+        processor = Processor(schema, sink, state, data_dir, pd.get_ts)
+        puller, sorter = Puller(pd, processor), Sorter(folder / "segments")
+        processor.attach(puller, sorter, lambda: Sorter(folder / "early"), few_readings=few_readings)
+        running = asyncio.create_task(puller.run())
+        try:
+            yield Feed(pd, processor, puller, schema)
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+            sorter.close()
+            data_dir.release()
+
+
+@pytest.fixture
+def upstream() -> Iterator[EmbeddedUpstream]:
+    with EmbeddedUpstream.start(stores=1, resolved_interval_seconds=0.05) as started:
+        yield started
+
+
+def rows_of(tables: Iterable[int]) -> list[Mutation]:
+    """A row of each table, and an index entry beside it."""
+    rows = [Mutation(Op.PUT, record_key(table, 1), b"row") for table in tables]
+    return rows + [Mutation(Op.PUT, table_prefix(table) + b"_i" + b"\0" * 8, b"0") for table in tables]
+
+
+def test_thousands_of_tables_are_read_by_a_few_registrations(tmp_path: Path) -> None:
+    history = write_history(3_000, tmp_path)
+
+    async def scenario(upstream: EmbeddedUpstream) -> None:
+        async with feeding(upstream, tmp_path) as feed:
+            tables = [followed.physical_id for followed in feed.schema.followed()]
+            assert len(tables) == 3_000
+            chosen = [tables[0], *tables[500:520], tables[-1]]
+            first_ts = (await asyncio.to_thread(upstream.commit, rows_of(chosen)))[1]
+            second_ts = (await asyncio.to_thread(upstream.commit, rows_of(tables[:2])))[1]
+            taken = await feed.until(second_ts)
+            assert taken == sorted(
+                [(first_ts, table, record_key(table, 1)) for table in chosen]
+                + [(second_ts, table, record_key(table, 1)) for table in tables[:2]]
+            )
+            stats = feed.puller.stats()
+            jobs = 1  # the subscription to them
+            assert stats.subscriptions <= 2 * FEW_READINGS + jobs
+            assert stats.regions == stats.initialized_regions == stats.subscriptions  # the cluster is one region
+
+    with EmbeddedUpstream.start(stores=1, load=history, resolved_interval_seconds=0.05) as upstream:
+        asyncio.run(scenario(upstream))
+
+
+def test_few_tables_are_read_one_by_one_and_later_ones_are_joined(upstream: EmbeddedUpstream, tmp_path: Path) -> None:
+    """Every row of every table comes once, whether its table was there at the start, was created, or dropped."""
+    session = SqlSession(SqlNodes(upstream.cluster, 1).nodes[0])
+    session.execute("create database shop")
+    for i in range(4):
+        session.execute(f"create table shop.t{i} (id int primary key, v int, key (v))")
+
+    async def scenario() -> None:
+        async with feeding(upstream, tmp_path, few_readings=4) as feed:
+            await feed.until_now()
+            assert feed.puller.stats().subscriptions == 1 + 4
+            taken: list[Change] = []
+            most = 0
+            for i in range(4, 24):
+                await asyncio.to_thread(session.execute, f"create table shop.t{i} (id int primary key, v int, key (v))")
+                for table in range(i + 1):
+                    if table != 5 or i < 10:
+                        await asyncio.to_thread(session.execute, f"insert into shop.t{table} values ({i}, 0)")
+                if i == 10:
+                    await asyncio.to_thread(session.execute, "drop table shop.t5")
+                taken += await feed.until_now()
+                most = max(most, feed.puller.stats().subscriptions)
+            by_table: dict[int, set[bytes]] = {}
+            for _, physical_id, key in taken:
+                assert key not in by_table.setdefault(physical_id, set())
+                by_table[physical_id].add(key)
+            whole = [24 - max(table, 4) for table in range(24)]
+            whole[5] = 5
+            assert [len(keys) for _, keys in sorted(by_table.items())] == whole
+            assert most <= 4 * 4 + 1
+            assert feed.puller.stats().subscriptions < 20
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        session.close()
