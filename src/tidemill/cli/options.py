@@ -1,4 +1,4 @@
-"""What several commands share: reading a ts or a duration, writing a ready-file, noticing a signal."""
+"""What several commands share: reading values of options, writing a ready-file, noticing a signal."""
 
 import os
 import re
@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
 
@@ -19,6 +20,7 @@ from tidemill.errors import UsageError
 from tidemill.model.ts import MAX_TS, Ts, compose
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
+_MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|spark://[^\s:,]+:\d+(,[^\s:,]+:\d+)*|yarn|k8s://\S+")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 
 
@@ -56,6 +58,20 @@ def parse_seconds(text: str) -> float:
     if match is None:
         raise UsageError(f"{text!r} is not a duration: write it like 200ms, 1s or 2m")
     return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+def spark_master_of(text: str) -> str:
+    if not _MASTER.fullmatch(text):
+        raise UsageError(f"--spark-master {text!r} is not a Spark master. Use local[2], or spark://HOST:PORT.")
+    return text
+
+
+def zone_of(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder, such as Europe
+        raise UsageError(f"--time-zone {name!r} is unknown. Use a name such as UTC or Europe/Berlin.") from error
+    return name
 
 
 def configure_log(level: str) -> None:

@@ -1,7 +1,6 @@
 """``tidemill run``: a changefeed in the foreground."""
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tidemill.cli.options import Output, ReadyFile, StopSignal, configure_log, parse_ts
+from tidemill.cli.options import Output, ReadyFile, StopSignal, configure_log, parse_ts, spark_master_of, zone_of
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.config import load_config
 from tidemill.errors import UsageError
@@ -21,7 +20,6 @@ from tidemill.model.ts import show
 from tidemill.server import Changefeed, RunOptions, Snapshot, run_changefeed
 
 _PLAIN_PERIOD_SECONDS = 5.0
-_MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|spark://[^\s:,]+:\d+(,[^\s:,]+:\d+)*|yarn|k8s://\S+")
 
 
 def run(
@@ -76,8 +74,8 @@ def run(
         data_dir=data_dir,
         start_ts=parse_ts(start_ts, "--start-ts"),
         target_ts=parse_ts(target_ts, "--target-ts"),
-        spark_master=_master(spark_master),
-        zone=_zone(time_zone),
+        spark_master=spark_master_of(spark_master),
+        zone=zone_of(time_zone),
         config=load_config(config) if config is not None else ChangefeedConfig(ignore_ineligible_table=True),
         initial_copy=initial_scan,
     )
@@ -168,19 +166,3 @@ def _latency(now: Snapshot) -> str:
 
 def _aside(now: Snapshot) -> str:
     return f", {now.totals.undecodable:,} undecodable rows put aside" if now.totals.undecodable else ""
-
-
-def _master(text: str) -> str:
-    if not _MASTER.fullmatch(text):
-        raise UsageError(f"--spark-master {text!r} is not a Spark master. Use local[2], or spark://HOST:PORT.")
-    return text
-
-
-def _zone(name: str) -> str:
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder, such as Europe
-        raise UsageError(f"--time-zone {name!r} is unknown. Use a name such as UTC or Europe/Berlin.") from error
-    return name

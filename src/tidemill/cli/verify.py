@@ -8,8 +8,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from tidemill.cli.options import Output, configure_log, parse_ts
-from tidemill.cli.run import _master, _zone
+from tidemill.cli.options import Output, configure_log, parse_ts, spark_master_of, zone_of
 from tidemill.control.config import load_config, sink_parameters
 from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.errors import DataDirError, UsageError
@@ -69,12 +68,14 @@ def verify(
     """
     configure_log(log_level)
     settings = load_config(config) if config is not None else ChangefeedConfig(ignore_ineligible_table=True)
-    options = read_sink_uri(sink_uri, sink_parameters(settings, sink_uri) if config is not None else None)
+    options = read_sink_uri(
+        sink_uri, sink_parameters(settings, sink_uri.partition("://")[0].lower()) if config is not None else None
+    )
     names = [read_name(text) for text in table or ()]
     progress = DataDirProgress.open(data_dir) if data_dir is not None else None
-    side, ts = _chosen(options, parse_ts(at, "--at"), progress, _zone(time_zone))
-    given = CheckOptions(pd, zone=_zone(time_zone) if isinstance(options, SinkConfig) else "UTC", most_rows=max_rows)
-    master = _master(spark_master)
+    side, ts = _chosen(options, parse_ts(at, "--at"), progress, zone_of(time_zone))
+    given = CheckOptions(pd, zone=zone_of(time_zone) if isinstance(options, SinkConfig) else "UTC", most_rows=max_rows)
+    master = spark_master_of(spark_master)
     with ScanClient(pd) as client:
         selector = ColumnSelector(settings)
         tables = [selector.table(t) for t in chosen_tables(client, pd, ts, names, TableFilter(settings))]
