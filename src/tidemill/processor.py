@@ -125,6 +125,7 @@ class Processor:
         self._changed = asyncio.Event()
         self._batch_started = -1e9
         self._batch_planned = -1e9
+        self._losses = 0  # of batches; an offer from before one has nobody who listens
         self.traces: deque[BatchTrace] = deque(maxlen=_TRACES)
         self.latencies: deque[float] = deque(maxlen=_TRACES)  # from the commit of a batch's first row to durable
         self._idle_saved = clock.monotonic()
@@ -184,8 +185,8 @@ class Processor:
     async def offer(self, from_ts: Ts, wait_seconds: float) -> Ts:
         """The end of the next batch: above ``from_ts`` once there are changes to take, else ``from_ts`` itself
         after ``wait_seconds``. Changes above the checkpoint only; what lies below is durable."""
-        deadline = self._clock.monotonic() + wait_seconds
-        while True:
+        deadline, losses = self._clock.monotonic() + wait_seconds, self._losses
+        while losses == self._losses:
             self._changed.clear()
             now = self._clock.monotonic()
             decision = decide(self.progress, self._has_changes())
@@ -209,6 +210,7 @@ class Processor:
                 return from_ts
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), max(0.0, min(deadline, due) - now))
+        return from_ts  # whoever asked is gone; a batch that began for it would never be taken
 
     def _next_to(self, limit_ts: Ts) -> Ts:
         checkpoint_ts, swap_ts = self.progress.checkpoint_ts, self._schema.next_swap_ts(self.progress.checkpoint_ts)
@@ -239,7 +241,9 @@ class Processor:
         return units
 
     async def begin_again(self) -> None:
-        """Spark has lost the batch at hand. What was written of it downstream is gone when this returns."""
+        """Spark has lost the batch at hand. What was written of it downstream is gone when this returns, and so are
+        those who asked for an offer before."""
+        self._losses += 1
         await self._in_sink(self._sink.recover)
         self.progress = replace(self.progress, in_flight_ts=None)
         self._turn()

@@ -99,7 +99,10 @@ class Endpoint:
                     answer = (False, error)
                 except CancelledError:
                     return  # the changefeed is being closed; the caller sees the connection end
-                connection.send_bytes(pickle.dumps(answer))
+                try:
+                    connection.send_bytes(pickle.dumps(answer))
+                except OSError:
+                    return  # the caller did not live to hear it
 
     def _call(self, name: str, arguments: dict[str, Any]) -> Any:
         match name:
