@@ -107,6 +107,7 @@ class Processor:
         admission: Admission | None = None,
         config: ChangefeedConfig | None = None,
         joins_partitions: bool = False,
+        keeps_partitions: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._schema = schema
@@ -118,7 +119,7 @@ class Processor:
         self._tables = TableFilter(config or ChangefeedConfig())
         self._ddl_filter = DdlFilter(config or ChangefeedConfig())
         self._selector = ColumnSelector(config or ChangefeedConfig())
-        self._joins_partitions = joins_partitions
+        self._joins_partitions, self._keeps_partitions = joins_partitions, keeps_partitions
         self._clock = clock
         self._ddls: deque[SchemaChange] = deque()
         self._job_rows: list[pa.RecordBatch] = []
@@ -161,7 +162,10 @@ class Processor:
     ) -> None:
         """Subscribe to the DDL jobs and to every table that is followed. Called once, before all else."""
         captures = self._tables.captures
-        self._intake = Intake(self._schema, puller, sorter, open_early, captures, few_readings=few_readings)
+        self._intake = Intake(
+            self._schema, puller, sorter, open_early, captures, few_readings=few_readings,
+            replays=not self._keeps_partitions,
+        )  # fmt: skip
         # One below: the schema store wants to see again what was done exactly at its ts.
         puller.subscribe(_DDL_SPAN, record_span(JOB_TABLE_ID), Ts(self.progress.schema_ts - 1))
         self._intake.follow(self.progress.checkpoint_ts)

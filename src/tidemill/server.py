@@ -268,6 +268,7 @@ class Changefeed:
             admission=Admission(flush_interval_seconds=self._traits.flush_interval_seconds),
             config=options.config,
             joins_partitions=self._traits.joins_partitions,
+            keeps_partitions=self._traits.keeps_partitions,
         )
         wanted = TableFilter(options.config)
         self._check_tables(schema, wanted, state)

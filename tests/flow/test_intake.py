@@ -1,14 +1,16 @@
 """What the intake reads of many tables, by a processor without Spark over an embedded upstream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from bench.schema import write_history
+from tests.flow.schema.builders import job, store_with, table
 from tests.flow.sorter.sorter_changes import rows
 from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.flow.intake import FEW_READINGS
@@ -18,6 +20,7 @@ from tidemill.flow.schema.loader import load_schema
 from tidemill.flow.sink import open_sink, parse_sink_uri
 from tidemill.flow.sorter import Sorter, read_slices
 from tidemill.model.change import Op
+from tidemill.model.ddl import ActionType
 from tidemill.processor import Processor
 from tidemill.store.sql.nodes import SqlNodes
 from tidemill.store.sql.session import SqlSession
@@ -60,11 +63,14 @@ class Feed:
 
 
 @asynccontextmanager
-async def feeding(upstream: EmbeddedUpstream, folder: Path, few_readings: int = FEW_READINGS) -> AsyncIterator[Feed]:
+async def feeding(
+    upstream: EmbeddedUpstream, folder: Path, few_readings: int = FEW_READINGS, *, tables: Sequence[Any] = ()
+) -> AsyncIterator[Feed]:
+    """``tables``: documents of the tables that there are; none: as the upstream tells."""
     async with PdClient(upstream.pd_address) as pd:
         ts = await pd.get_ts()
         reader = SnapshotReader(pd, RegionCache(pd))
-        schema = await load_schema(reader, ts, ts, {})
+        schema = store_with(*tables, ts=ts) if tables else await load_schema(reader, ts, ts, {})
         await reader.close()
         data_dir = DataDir(folder / "data")
         data_dir.acquire()
@@ -156,3 +162,32 @@ def test_few_tables_are_read_one_by_one_and_later_ones_are_joined(upstream: Embe
         asyncio.run(scenario())
     finally:
         session.close()
+
+
+def test_what_came_to_a_neighbour_while_a_partition_was_dropped_comes_once_more(
+    upstream: EmbeddedUpstream, tmp_path: Path
+) -> None:
+    """Downstream it stood in the table partition that went: its rows are taken again, right behind the DDL."""
+    before, after = {71: "p0", 72: "p1", 73: "p2"}, {72: "p1", 73: "p2"}
+
+    def put(*rows: tuple[int, int]) -> int:
+        return upstream.commit([Mutation(Op.PUT, record_key(table_id, handle), b"row") for table_id, handle in rows])[1]
+
+    async def scenario() -> None:
+        async with feeding(upstream, tmp_path, tables=[table(7, "t", partitions=before)]) as feed:
+            first_ts = put((71, 1), (72, 1001))
+            *_, key, value = job(
+                0, 50, ActionType.DROP_TABLE_PARTITION, table_id=7, after=table(7, "t", partitions=after),
+                start_ts=upstream.tso(),
+            )  # fmt: skip
+            during_ts = put((72, 2), (73, 2001))
+            done_ts = upstream.commit([Mutation(Op.PUT, key, value)])[1]
+            later_ts = put((72, 3))
+            taken = await feed.until(done_ts)
+            at_once = [(first_ts, 71, 1), (first_ts, 72, 1001), (during_ts, 72, 2), (during_ts, 73, 2001)]
+            assert taken == [(ts, table_id, record_key(table_id, handle)) for ts, table_id, handle in at_once]
+            taken = await feed.until(later_ts)
+            behind = [(during_ts, 72, 2), (later_ts, 72, 3)]
+            assert taken == [(ts, table_id, record_key(table_id, handle)) for ts, table_id, handle in behind]
+
+    asyncio.run(scenario())

@@ -7,7 +7,8 @@
 Each followed interval of a physical id is a span with a number of its own, since a table may be dropped and
 recovered under the same id. Most begin where they are first read. The new ids of TRUNCATE PARTITION do not: sessions
 write them while the job still runs, yet downstream those rows must come after the truncation. Their *early*
-changes wait in a sorter of their own and go out with the first batch behind the DDL.
+changes wait in a sorter of their own and go out with the first batch behind the DDL. So do those that a DROP
+PARTITION downstream would take along, although they went out before: they are *replayed*.
 
 A *reading* is what is subscribed: one span where tables are few, many neighbours where they are not. Its spans are
 resolved together; each keeps its own interval, so one that is dropped just ends inside it.
@@ -60,13 +61,17 @@ class Intake:
         is_captured: Callable[[TableInfo], bool] = lambda table: True,
         *,
         few_readings: int = FEW_READINGS,
+        replays: bool = True,
     ) -> None:
+        """``replays``: the sink puts a row into the table partition that its values name, not into the one that it
+        is in upstream; so it needs some rows again behind a DROP PARTITION."""
         self._schema = schema
         self._is_captured = is_captured
         self._puller = puller
         self._sorter = sorter
         self._open_early = open_early
         self._few = few_readings
+        self._replays = replays
         self._early_sorter: Sorter | None = None
         self._spans: dict[Interval, _Span] = {}
         self._early: dict[Interval, _Span] = {}
@@ -111,9 +116,12 @@ class Intake:
             begin_ts = followed.begin_ts
             if begin_ts is None or (followed.since_ts < begin_ts and begin_ts >= checkpoint_ts):
                 self._follow_early(interval, followed)
+        replayed = self._replayed(checkpoint_ts)
+        for interval, followed in replayed.items():
+            self._follow_early(interval, followed)
         for interval in self._spans.keys() - wanted.keys():
             self._drop(self._spans.pop(interval))
-        for interval in self._early.keys() - wanted.keys():
+        for interval in self._early.keys() - wanted.keys() - replayed.keys():
             self._drop(self._early.pop(interval))
         if len(self._readings) > _MOST * self._few:
             self._join_smallest()
@@ -156,6 +164,16 @@ class Intake:
             self._early_sorter = None
 
     # Spans.
+
+    def _replayed(self, checkpoint_ts: Ts) -> dict[Interval, Followed]:
+        return {
+            (f.physical_id, f.since_ts): f
+            for f in self._schema.replayed()
+            if self._replays
+            and f.begin_ts is not None
+            and f.begin_ts >= checkpoint_ts
+            and self._is_wanted(f.physical_id, checkpoint_ts)
+        }
 
     def _is_wanted(self, physical_id: int, checkpoint_ts: Ts) -> bool:
         """Whether the table is captured at the checkpoint, or in its newest version: a rename may lie between."""

@@ -9,7 +9,7 @@ version that its job will finish, not to the one in force.
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
@@ -26,6 +26,8 @@ Document = Mapping[str, Any]  # parsed JSON: its shape is TiDB's, and is checked
 T = TypeVar("T")
 
 _MOST_SHARED = 1 << 14  # columns and indexes remembered to be shared among tables
+_LIST_PARTITIONS = 3  # TiDB's number of that kind of partitioning
+_DEFAULT_VALUES = ["DEFAULT"]
 _KINDS = {int(kind): kind.name.lower().replace("_", " ") for kind in ActionType}
 
 
@@ -177,6 +179,25 @@ def truncate_partition_args(job: Job) -> tuple[tuple[int, ...], tuple[int, ...]]
         return tuple(map(int, old or ())), tuple(map(int, new or ()))
 
     return _read(f"the arguments of {job}", read)
+
+
+def taking_partitions(job: Job, before: Sequence[int]) -> frozenset[int]:
+    """Ids of the table partitions that may take rows of those that a DROP PARTITION removed: behind a range the next
+    one, the DEFAULT of a list. ``before``: all ids before it, in order; empty if not known, and all that are left do.
+    """
+
+    def read() -> frozenset[int]:
+        document = (job.table or {}).get("partition") or {}
+        left = document.get("definitions") or ()
+        if int(document.get("type") or 0) == _LIST_PARTITIONS:
+            return frozenset(int(d["id"]) for d in left if _DEFAULT_VALUES in (d.get("in_values") or ()))
+        ids = [int(d["id"]) for d in left]
+        if not before:
+            return frozenset(ids)
+        gone = {at for at, each in enumerate(before) if each not in ids}
+        return frozenset(before[at + 1] for at in gone if at + 1 < len(before) and at + 1 not in gone)
+
+    return _read(f"the partitions of {job}", read)
 
 
 def exchange_args(job: Job) -> tuple[int, int, int, str, bool]:

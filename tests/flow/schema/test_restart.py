@@ -118,6 +118,17 @@ def test_a_start_exactly_at_the_end_of_a_truncation_still_delivers_what_the_new_
         }
 
 
+def test_a_start_exactly_at_the_end_of_a_dropped_partition_replays_no_less() -> None:
+    history, (full, changes) = load("ddl"), fed_store("ddl")
+    done = [c.finished_ts for c in changes for e in c.events if e.type == ActionType.DROP_TABLE_PARTITION]
+    wanted = [f for f in full.replayed() if f.begin_ts in done]
+    assert wanted
+    for ts in done:
+        store = started_at(history, ts, full)
+        store.apply(job_tuples(history, above=ts - 1, to=ts))
+        assert {f for f in wanted if f.begin_ts == ts} <= set(store.replayed())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_no_job_is_running_when_nothing_has_to_be_read_from_the_past(name: str) -> None:
     history = load(name)

@@ -275,6 +275,44 @@ def test_rows_written_into_a_truncated_partition_come_after_the_truncation() -> 
     assert name_at(store, 73, 25) == "shop.t"
 
 
+def test_what_a_neighbour_took_of_a_dropped_range_comes_again_behind_the_drop() -> None:
+    """Downstream those rows went into the old table partition, and so went with it."""
+    store = store_with(table(7, "t", partitions={71: "p0", 72: "p1", 73: "p2", 74: "p3", 75: "p4"}))
+    kind, after = ActionType.DROP_TABLE_PARTITION, table(7, "t", partitions={71: "p0", 74: "p3", 75: "p4"})
+    step: dict[str, Any] = {"table_id": 7, "args": {"old_partition_ids": [72, 73]}, "start_ts": 15}
+    assert store.apply([job(20, 50, kind, state=RUNNING, schema_state=SchemaState.DELETE_ONLY, **step)]) == []
+    assert store.replayed() == []
+    store.apply([job(30, 50, kind, after=after, **step)])
+    assert store.replayed() == [Followed(74, Ts(15), Ts(30), Ts(30))]
+    assert (74, 10, None) in spans(store)
+    store.gc(Ts(30))
+    assert len(store.replayed()) == 1  # the batch behind it has not gone out
+    store.gc(Ts(31))
+    assert store.replayed() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "replayed"),
+    [
+        pytest.param(
+            {71: [["1"]], 72: [["2"]], 73: [["DEFAULT"]]}, [73], id="the default takes what is homeless"
+        ),
+        pytest.param({71: [["1"]], 72: [["2"]], 73: [["3"]]}, [], id="without a default nobody does"),
+    ],
+)
+def test_of_a_dropped_list_only_the_default_takes_rows(values: dict[int, Any], replayed: list[int]) -> None:
+    def listed(ids: list[int]) -> dict[str, Any]:
+        document = table(7, "t", partitions={i: f"p{i}" for i in ids})
+        for definition in document["partition"]["definitions"]:
+            definition["in_values"] = values[definition["id"]]
+        document["partition"]["type"] = 3
+        return document
+
+    store = store_with(listed([71, 72, 73]))
+    store.apply([job(30, 50, ActionType.DROP_TABLE_PARTITION, table_id=7, start_ts=15, after=listed([72, 73]))])
+    assert [f.physical_id for f in store.replayed()] == replayed
+
+
 @pytest.mark.parametrize(
     ("followed", "batch", "rows"),
     [

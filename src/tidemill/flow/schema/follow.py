@@ -48,6 +48,7 @@ class Follower:
         self._ended: list[Followed] = []
         self._started_now: dict[int, Followed] = {}
         self._ended_now: list[Followed] = []
+        self._replayed: list[Followed] = []
 
     def start(self, physical_id: int, since_ts: Ts, begin_ts: Ts | None) -> None:
         """Follow an id, or let one begin whose job is done now; nothing if it is followed already."""
@@ -82,6 +83,10 @@ class Follower:
         for physical_id in sorted(after):
             self.start(physical_id, ts, ts)
 
+    def replay(self, physical_ids: Iterable[int], since_ts: Ts, ts: Ts) -> None:
+        """Rows of ``(since_ts, ts]``, which are delivered as they come, are to be delivered again behind ``ts``."""
+        self._replayed += [Followed(i, since_ts, ts, ts) for i in physical_ids if i in self._active]
+
     def take_changes(self) -> tuple[tuple[Followed, ...], tuple[Followed, ...]]:
         """(started or begun, ended) since the last call."""
         changes = tuple(self._started_now.values()), tuple(self._ended_now)
@@ -91,8 +96,13 @@ class Follower:
     def intervals(self) -> list[Followed]:
         return sorted([*self._ended, *self._active.values()], key=lambda f: (f.physical_id, f.since_ts))
 
+    def replayed(self) -> list[Followed]:
+        """What is to be delivered a second time, by the batch that starts at ``begin_ts``."""
+        return list(self._replayed)
+
     def is_followed(self, physical_id: int) -> bool:
         return physical_id in self._active
 
     def gc(self, ts: Ts) -> None:
         self._ended = [f for f in self._ended if f.until_ts is not None and f.until_ts > ts]
+        self._replayed = [f for f in self._replayed if f.begin_ts is not None and f.begin_ts >= ts]

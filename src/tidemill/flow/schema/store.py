@@ -13,6 +13,8 @@ BY, REMOVE PARTITIONING, REORGANIZE, COALESCE, ADD PARTITION of hash and key), s
 ids from the transition to delete-reorg on, at S: the old ids are followed up to S and the new ones
 from S, both with the table as it was before the DDL. TRUNCATE PARTITION switches at delete-only: the
 old ids are followed up to FinishedTS, the new ones from their first row, but delivered after the DDL.
+DROP PARTITION lets a neighbour take the rows of the range that goes while the job still runs; downstream
+they would go with it, so what that neighbour got meanwhile is delivered once more behind the DDL.
 All other DDLs switch at FinishedTS. Columns may, too: a lossy MODIFY COLUMN swaps its new column in
 several transitions before it is done, and from there on rows are read by that column.
 
@@ -39,6 +41,7 @@ from tidemill.upstream.documents import (
     SchemaState,
     partition_args,
     swapped_columns,
+    taking_partitions,
     truncate_partition_args,
 )
 from tidemill.upstream.meta import MetaSnapshot, read_snapshot
@@ -81,6 +84,7 @@ class _Running:
     visible_ts: Ts | None = None
     new_ids: tuple[int, ...] = ()  # in use although the job is not done
     has_swapped: bool = False  # columns, although the job is not done
+    is_from_start: bool = False  # it ran already when the store was started
 
 
 class SchemaStore:
@@ -184,6 +188,11 @@ class SchemaStore:
         """All intervals that are not below the last ``gc``, by physical id and ts."""
         return self._follower.intervals()
 
+    def replayed(self) -> list[Followed]:
+        """Intervals of ids that are followed anyway, whose rows the batch that starts at their ``begin_ts`` is to
+        deliver again, for sinks that put a row into the table partition that its values name."""
+        return self._follower.replayed()
+
     def versions(self, ts: int) -> dict[int, Ts]:
         """The version in force at ``ts`` of each table changed since the first snapshot, by logical id: to be kept
         with a checkpoint at ``ts`` and given to ``from_snapshot`` after a restart from it."""
@@ -220,14 +229,14 @@ class SchemaStore:
             if isinstance(row, JobGone):
                 self._running.pop(job_id, None)
                 continue
-            change = self._step(row) if row.commit_ts > self._start_ts else self._reopen_truncated(row)
+            change = self._step(row) if row.commit_ts > self._start_ts else self._reopen(row)
             if change is not None:
                 out.append(change)
         return out
 
     def _is_known(self, job_id: int, commit_ts: Ts) -> bool:
         if commit_ts <= self._floor_ts:
-            # All of it is in the snapshot, or was applied before it was forgotten; but see _reopen_truncated.
+            # All of it is in the snapshot, or was applied before it was forgotten; but see _reopen.
             return commit_ts < self._start_ts or self._start_ts < self._floor_ts
         return commit_ts <= self._seen.get(job_id, 0)
 
@@ -258,7 +267,7 @@ class SchemaStore:
                 self._add_version(physical_id, ts, table)
             self._follower.change((), self._row_ids(table), ts)
         for job in start.jobs:
-            running = self._running.setdefault(job.id, _Running())
+            running = self._running.setdefault(job.id, _Running(is_from_start=True))
             if is_visible(job):
                 running.visible_ts = ts
             self._switch(job, running, ts)
@@ -284,7 +293,10 @@ class SchemaStore:
         effect = effect_of(row, self._catalogue)
         if effect is None:
             return self._switched(row.commit_ts)
+        before = self._catalogue.tables.get(row.job.table_id)
         self._commit(effect, row, running)
+        if before is not None and row.job.type == ActionType.DROP_TABLE_PARTITION:
+            self._replay_takers(row, effect.put[0], None if running.is_from_start else before)
         started, ended = self._follower.take_changes()
         if not (effect.events or started or ended or any(map(self._has_rows, effect.put))):
             return None  # a sequence, say
@@ -375,16 +387,26 @@ class SchemaStore:
             else:
                 self._follower.end(physical_id, ts)
 
-    def _reopen_truncated(self, row: JobRow) -> SchemaChange | None:
-        """The store starts exactly where a TRUNCATE PARTITION was done: its new ids' rows are still to be delivered."""
+    def _replay_takers(self, row: JobRow, after: TableInfo, before: TableInfo | None) -> None:
+        """A DROP PARTITION is done. ``before``: None if the order of partitions then is not known."""
+        takers = taking_partitions(row.job, [p.id for p in before.partitions] if before is not None else [])
+        ids = sorted(takers & set(self._row_ids(after)))
+        self._follower.replay(ids, row.job.real_start_ts or row.commit_ts, row.commit_ts)
+
+    def _reopen(self, row: JobRow) -> SchemaChange | None:
+        """The store starts exactly where a job was done. After a TRUNCATE PARTITION its new ids' rows are still to be
+        delivered; after a DROP PARTITION those of its neighbours, again."""
         job = row.job
         table = self._catalogue.tables.get(job.table_id)
-        if job.type != ActionType.TRUNCATE_TABLE_PARTITION or job.state != JobState.DONE or table is None:
+        if job.state != JobState.DONE or table is None:
             return None
-        # The job's new ids were handed out together with its own, so they are the highest below it.
-        old_ids, _ = truncate_partition_args(job)
-        new_ids = sorted(i for i in self._row_ids(table) if i < job.id)[-len(old_ids) :]
-        self._follower.reopen(new_ids, job.real_start_ts or row.commit_ts)
+        if job.type == ActionType.DROP_TABLE_PARTITION:
+            self._replay_takers(row, table, None)
+        elif job.type == ActionType.TRUNCATE_TABLE_PARTITION:
+            # The job's new ids were handed out together with its own, so they are the highest below it.
+            old_ids, _ = truncate_partition_args(job)
+            new_ids = sorted(i for i in self._row_ids(table) if i < job.id)[-len(old_ids) :]
+            self._follower.reopen(new_ids, job.real_start_ts or row.commit_ts)
         return self._switched(row.commit_ts)
 
     def _add_version(self, physical_id: int, ts: Ts, table: TableInfo | None) -> None:

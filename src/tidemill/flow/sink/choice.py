@@ -39,6 +39,7 @@ class Traits:
     most_tasks: int = 16
     splits_updates: bool = False  # an update that changes a key is to come as a delete and an insert
     joins_partitions: bool = False  # the table partitions of a table are to come as one unit
+    keeps_partitions: bool = False  # rows belong to a table partition by its id, not by their values
     zone: str | None = None  # of TIMESTAMP values; None: as the changefeed says
     needs_tables: bool = False  # before an initial copy
     copies_by_region: bool = False  # an initial copy may come in many units a table, at the same time
@@ -72,7 +73,7 @@ def traits(options: SinkOptions) -> Traits:
             )
         case lake.LakeOptions():
             flush_interval = options.flush_interval_seconds
-            return Traits(flush_interval, options.worker_count, zone="UTC", copies_at_once=True)
+            return Traits(flush_interval, options.worker_count, keeps_partitions=True, zone="UTC", copies_at_once=True)
         case SinkConfig():
             return Traits(options.flush_interval_seconds, options.worker_count, options.splits_updates)
 
