@@ -16,7 +16,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import orjson
 
 from tidemill import log
+from tidemill.control.config import load_config
 from tidemill.errors import UsageError
+from tidemill.flow.filter import check_filters
+from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ts import MAX_TS, Ts, compose
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
@@ -72,6 +75,15 @@ def zone_of(name: str) -> str:
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder, such as Europe
         raise UsageError(f"--time-zone {name!r} is unknown. Use a name such as UTC or Europe/Berlin.") from error
     return name
+
+
+def config_of(path: Path | None) -> ChangefeedConfig:
+    """What the changefeed's file says, its rules and expressions read once; without a file the defaults."""
+    if path is None:
+        return ChangefeedConfig(ignore_ineligible_table=True)
+    config = load_config(path)
+    check_filters(config)
+    return config
 
 
 def configure_log(level: str) -> None:

@@ -11,11 +11,18 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tidemill.cli.options import Output, ReadyFile, StopSignal, configure_log, parse_ts, spark_master_of, zone_of
+from tidemill.cli.options import (
+    Output,
+    ReadyFile,
+    StopSignal,
+    config_of,
+    configure_log,
+    parse_ts,
+    spark_master_of,
+    zone_of,
+)
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.control.config import load_config
 from tidemill.errors import UsageError
-from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ts import show
 from tidemill.server import Changefeed, RunOptions, Snapshot, run_changefeed
 
@@ -65,7 +72,7 @@ def run(
     Resumes from its data-dir, ends with 0 once all up to --target-ts is durable, and on SIGTERM after the
     batch at hand.
 
-    Example: tidemill run --pd 127.0.0.1:2379 --sink-uri 'file:///tmp/out?protocol=canal-json'
+    Example: tidemill run --pd 127.0.0.1:2379 --sink-uri mysql://root@127.0.0.1:3306/ --initial-scan
     """
     configure_log(log_level)
     options = RunOptions(
@@ -76,7 +83,7 @@ def run(
         target_ts=parse_ts(target_ts, "--target-ts"),
         spark_master=spark_master_of(spark_master),
         zone=zone_of(time_zone),
-        config=load_config(config) if config is not None else ChangefeedConfig(ignore_ineligible_table=True),
+        config=config_of(config),
         initial_copy=initial_scan,
     )
     if options.start_ts is not None and options.target_ts is not None and options.target_ts < options.start_ts:

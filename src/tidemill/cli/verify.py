@@ -8,11 +8,11 @@ from typing import Annotated
 import orjson
 import typer
 
-from tidemill.cli.options import Output, configure_log, parse_ts, spark_master_of, zone_of
-from tidemill.control.config import load_config, sink_parameters
+from tidemill.cli.options import Output, config_of, configure_log, parse_ts, spark_master_of, zone_of
+from tidemill.control.config import sink_parameters
 from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.errors import DataDirError, UsageError
-from tidemill.flow.filter import ColumnSelector, TableFilter
+from tidemill.flow.filter import TableFilter
 from tidemill.flow.scan import ScanClient
 from tidemill.flow.sink import Scheme, SinkConfig, SinkOptions, read_sink_uri
 from tidemill.flow.sink.lake import LakeOptions
@@ -29,7 +29,6 @@ from tidemill.flow.verify import (
 )
 from tidemill.flow.verify.files import FileSide
 from tidemill.flow.verify.lake import LakeSide
-from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ts import Ts, show
 
 
@@ -67,18 +66,18 @@ def verify(
     Example: tidemill verify --pd 127.0.0.1:2379 --sink-uri mysql://root@127.0.0.1:3306/ --data-dir tidemill-data
     """
     configure_log(log_level)
-    settings = load_config(config) if config is not None else ChangefeedConfig(ignore_ineligible_table=True)
+    settings = config_of(config)
     options = read_sink_uri(
         sink_uri, sink_parameters(settings, sink_uri.partition("://")[0].lower()) if config is not None else None
     )
     names = [read_name(text) for text in table or ()]
     progress = DataDirProgress.open(data_dir) if data_dir is not None else None
     side, ts = _chosen(options, parse_ts(at, "--at"), progress, zone_of(time_zone))
-    given = CheckOptions(pd, zone=zone_of(time_zone) if isinstance(options, SinkConfig) else "UTC", most_rows=max_rows)
+    zone = zone_of(time_zone) if isinstance(options, SinkConfig) else "UTC"
+    given = CheckOptions(pd, zone=zone, most_rows=max_rows, config=settings)
     master = spark_master_of(spark_master)
     with ScanClient(pd) as client:
-        selector = ColumnSelector(settings)
-        tables = [selector.table(t) for t in chosen_tables(client, pd, ts, names, TableFilter(settings))]
+        tables = chosen_tables(client, pd, ts, names, TableFilter(settings))
         if not tables:
             raise UsageError(f"there is no table to check at {show(ts)}. Check filter.rules, or name one by --table.")
         from tidemill.spark.session import close_session, open_session
@@ -144,7 +143,7 @@ def _chosen(options: SinkOptions, at: Ts | None, progress: DataDirProgress | Non
 
 
 def _mysql(downstream: MysqlDownstream, at: Ts | None, progress: DataDirProgress | None) -> tuple[Side, Ts]:
-    point = downstream.sync_point()
+    point = downstream.sync_point(progress.folder.changefeed if progress is not None else None)
     if point is not None and point.secondary_ts and at in (None, point.primary_ts):
         return MysqlSide(downstream, point.secondary_ts), point.primary_ts
     if at is not None:

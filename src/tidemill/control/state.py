@@ -13,6 +13,7 @@ state speaks of is already durable downstream.
 import fcntl
 import os
 from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -43,6 +44,11 @@ class DataDir:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: TextIO | None = None
+
+    @property
+    def changefeed(self) -> str:
+        """The changefeed's name, under which PD and downstreams know it: the folder's."""
+        return "tidemill-" + sha256(str(self.path.resolve()).encode()).hexdigest()[:16]
 
     @property
     def segments(self) -> Path:

@@ -14,5 +14,12 @@ Whatever cannot be read is refused when a filter is made; what does not fit a ta
 
 from tidemill.flow.filter.rows import ColumnSelector, RowFilter
 from tidemill.flow.filter.tables import DdlFilter, TableFilter, Verdict
+from tidemill.model.changefeed import ChangefeedConfig
 
-__all__ = ["ColumnSelector", "DdlFilter", "RowFilter", "TableFilter", "Verdict"]
+__all__ = ["ColumnSelector", "DdlFilter", "RowFilter", "TableFilter", "Verdict", "check_filters"]
+
+
+def check_filters(config: ChangefeedConfig) -> None:
+    """Raises FilterError for a rule, an event or an expression that cannot be read, before anything is started."""
+    for kind in (TableFilter, DdlFilter, RowFilter, ColumnSelector):
+        kind(config)

@@ -50,6 +50,21 @@ class RowFilter:
             is_out |= entry.ignores(rows)
         return without(rows, is_out)
 
+    def concerns(self, table: TableInfo) -> bool:
+        """Whether an entry may leave rows of the table out."""
+        return bool(self._bound(table))
+
+    def leaves_out(
+        self, table: TableInfo, op: RowOp, *, new: pa.RecordBatch | None = None, old: pa.RecordBatch | None = None
+    ) -> Mask:
+        """Which changes of one kind are left out, as far as the rows that are given tell; one of them has to be."""
+        found = new if new is not None else old
+        assert found is not None
+        is_out = np.zeros(len(found), np.bool_)
+        for entry in self._bound(table):
+            is_out |= entry.leaves_out(op, new, old, len(found))
+        return is_out
+
     def _bound(self, table: TableInfo) -> "list[_Bound]":
         if self._last is None or self._last[0] is not table:
             matching = (entry for entry in self._entries if entry.rules.matches(table.schema, table.name))
@@ -111,6 +126,14 @@ class _Bound:
     kinds: npt.NDArray[np.uint8]
     new: tuple[tuple[RowOp, Predicate], ...]  # over the new rows of changes of this kind
     old: tuple[tuple[RowOp, Predicate], ...]
+
+    def leaves_out(self, op: RowOp, new: pa.RecordBatch | None, old: pa.RecordBatch | None, rows: int) -> Mask:
+        is_out = np.full(rows, op in self.kinds)
+        for image, predicates in ((new, self.new), (old, self.old)):
+            for kind, predicate in predicates if image is not None else ():
+                if kind == op:
+                    is_out |= predicate.mask(image)
+        return is_out
 
     def ignores(self, rows: RowBatch) -> Mask:
         is_out = np.isin(rows.op, self.kinds)

@@ -20,16 +20,28 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.clock import SYSTEM_CLOCK
+from tidemill.flow.filter import ColumnSelector
 from tidemill.flow.scan import HandleBounds, ReadHold, ScanClient, ScanPart
 from tidemill.flow.sink.mysql.statement import name
 from tidemill.flow.sink.mysql.waiting import pause
 from tidemill.flow.verify.catalog import claim
+from tidemill.flow.verify.excuses import Excuses
 from tidemill.flow.verify.forms import Comparison
 from tidemill.flow.verify.hashing import Hashes, Sums, row_hashes
 from tidemill.flow.verify.report import Report, RowKey, TableReport, differences, keyed
-from tidemill.flow.verify.sides import MysqlSide, Side
+from tidemill.flow.verify.sides import MysqlSide, Side, Survey
 from tidemill.flow.verify.sources import Source, UpstreamSource
-from tidemill.flow.verify.tasks import HashTask, Outcome, RangeTask, RowTask, SumTask, judge
+from tidemill.flow.verify.tasks import (
+    NOTHING,
+    HashTask,
+    Outcome,
+    RangeTask,
+    RowTask,
+    SumTask,
+    judge,
+    put_together,
+)
+from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.table import INTEGER_TYPES, TableInfo
 from tidemill.model.ts import Ts
 
@@ -40,6 +52,7 @@ Rows = Mapping[RowKey, dict[str, Any]]
 _BUCKETS_A_PART = 256
 _MOST_BUCKETS = 1 << 16
 _MOST_HASHES = 1 << 20  # rows of differing buckets that are looked into
+_MOST_LIVE_ROWS = 20_000  # that differ at first sight in a table that is written to; most of them are under way
 _LOOKS = 2  # that must agree on a difference
 _ROUNDS = 10
 _POLL_SECONDS = 0.2
@@ -60,14 +73,16 @@ class CheckOptions:
     most_rows: int = 100  # that differ, looked into and shown, a table
     tasks: int = 8  # a side of a table is cut into at most so many
     patience_seconds: float = 60.0  # for a checkpoint to move
+    config: ChangefeedConfig = field(default_factory=ChangefeedConfig)  # which columns went out, and which rows
 
 
 @dataclass(slots=True)
 class _Table:
-    table: TableInfo
+    table: TableInfo  # with the columns that the changefeed selects
     comparison: Comparison
     parts: list[ScanPart]
     report: TableReport
+    excuses: Excuses | None
     outcome: Outcome = field(default_factory=Outcome)
     sums: tuple[Sums, Sums] | None = None  # of both sides, where it is read by hash
 
@@ -92,14 +107,21 @@ class Check:
         began = SYSTEM_CLOCK.monotonic()
         hold = claim(self._client, ts)
         reports, checked = [], []
-        surveyed = self._side.survey(tables, ts)
+        selector = ColumnSelector(self._options.config)
+        surveyed = self._side.survey(
+            [Survey(selector.table(table), _left_out(table, selector)) for table in tables], ts
+        )
         for table in tables:
             found = surveyed[table.id]
             report = TableReport(table.full_name, schema=list(found.problems))
             reports.append(report)
             if found.comparison is not None:
-                parts = self._client.plan_scan(table, ts, zone=self._options.zone, hold=hold)
-                checked.append(_Table(table, found.comparison, parts, report))
+                excuses = Excuses(self._options.config, table)
+                selected = selector.table(table)
+                read = table if excuses.is_needed else selected
+                parts = self._client.plan_scan(read, ts, zone=self._options.zone, hold=hold)
+                one = _Table(selected, found.comparison, parts, report, excuses if excuses.is_needed else None)
+                checked.append(one)
         self._compare(checked, ts)
         for one in checked:
             self._judge(one, ts)
@@ -138,14 +160,15 @@ class Check:
         one.report.is_partial = len(wanted) < len(differing)
         sides = (self._upstream(one), self._side.sources(one.comparison, ts))
         groups = [(n, group) for n, sources in enumerate(sides) for group in self._grouped(sources)]
-        found = self._run([HashTask(group, one.buckets, wanted) for _, group in groups])
-        hashes: tuple[list[Any], list[Any]] = ([], [])
+        found = self._run([HashTask(group, one.buckets, wanted, one.excuses) for _, group in groups])
+        hashes: tuple[list[Any], list[Any]] = ([NOTHING], [NOTHING])
         for (n, _), result in zip(groups, found, strict=True):
             hashes[n].append(result)
-        verdicts = judge(_put_together(hashes[0]), _put_together(hashes[1]))
+        ours, theirs = map(put_together, hashes)
+        verdicts, one.report.filtered = judge(ours[:2], theirs[:2]).without_explained(ours, theirs)
         one.outcome.missing, one.outcome.extra = len(verdicts.missing), len(verdicts.extra)
         one.outcome.changed = len(verdicts.changed)
-        keys = verdicts.first(self._options.most_rows)
+        keys = verdicts.first(self._most_rows)
         rows = self._run([RowTask(group, keys) for _, group in groups])
         for (n, _), result in zip(groups, rows, strict=True):
             (one.outcome.down if n else one.outcome.up).append(result)
@@ -162,8 +185,8 @@ class Check:
         report.differences = found[: self._options.most_rows]
         # A changefeed at rest has left the downstream as of its checkpoint: there is nothing to wait for.
         if found and self._progress is not None and self._side.is_live and self._progress.is_running():
-            report.is_partial |= outcome.differing > len(found) + alike
             self._settle(one, up, down, ts)
+            report.unsettled += max(0, outcome.differing - len(found) - alike)  # not looked at again
 
     # A live downstream
 
@@ -192,7 +215,7 @@ class Check:
             with_sql=self._side.has_sql,
         )
         report = one.report
-        report.differences, report.unsettled = found, len(open_keys) - len(settled)
+        report.differences, report.unsettled = found[: self._options.most_rows], len(open_keys) - len(settled)
         kinds = [difference.kind.value for difference in found]
         report.missing, report.extra, report.changed = (kinds.count(k) for k in ("missing", "extra", "changed"))
 
@@ -235,15 +258,19 @@ class Check:
 
     def _is_ranged(self, one: _Table) -> bool:
         key = one.table.handle_key
-        is_clustered = one.table.pk_is_handle and not one.table.is_partitioned
+        is_clustered = one.table.pk_is_handle and not one.table.is_partitioned and one.excuses is None
         return isinstance(self._side, MysqlSide) and is_clustered and len(key) == 1 and key[0].type in INTEGER_TYPES
+
+    @property
+    def _most_rows(self) -> int:
+        """Of a table, that are brought to the driver because they differ."""
+        is_settled_later = self._progress is not None and self._side.is_live
+        return max(2 * self._options.most_rows, _MOST_LIVE_ROWS if is_settled_later else 0)
 
     def _range_tasks(self, one: _Table) -> list[RangeTask]:
         assert isinstance(self._side, MysqlSide)
         settings, snapshot_ts = self._side.downstream.settings, self._side.snapshot_ts
-        return [
-            RangeTask(part, one.comparison, settings, snapshot_ts, 2 * self._options.most_rows) for part in one.parts
-        ]
+        return [RangeTask(part, one.comparison, settings, snapshot_ts, self._most_rows) for part in one.parts]
 
     def _upstream(self, one: _Table) -> list[Source]:
         return [UpstreamSource(part, one.comparison) for part in one.parts]
@@ -260,9 +287,10 @@ def _same(one: _Table, ours: dict[str, Any] | None, theirs: dict[str, Any] | Non
     return not differences(one.comparison, {key: ours}, {key: theirs}, with_sql=False)
 
 
-def _put_together(results: Sequence[tuple[Hashes, Hashes]]) -> tuple[Hashes, Hashes]:
-    keys, rows = zip(*results, strict=True)
-    return np.concatenate(keys), np.concatenate(rows)
+def _left_out(table: TableInfo, selector: ColumnSelector) -> frozenset[str]:
+    """The names of columns that do not go out, in small letters."""
+    kept = {column.name for column in selector.table(table).columns}
+    return frozenset(column.name.lower() for column in table.columns if column.name not in kept)
 
 
 def _hashes_of(comparison: Comparison, keys: Iterable[RowKey]) -> Hashes:

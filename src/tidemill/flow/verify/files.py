@@ -23,11 +23,11 @@ from tidemill.errors import SinkError, UsageError
 from tidemill.flow.encoder import BinaryEncoding, MessageProtocol
 from tidemill.flow.mounter.defaults import fill_of
 from tidemill.flow.sink import layout
-from tidemill.flow.sink.durable import DurableFiles
 from tidemill.flow.sink.schema_file import parse_name
+from tidemill.flow.sink.storage import Files, StorageOptions, open_files
 from tidemill.flow.sink.uri import SinkConfig
 from tidemill.flow.verify.forms import Comparison
-from tidemill.flow.verify.sides import Surveyed
+from tidemill.flow.verify.sides import Survey, Surveyed
 from tidemill.flow.verify.sources import Source
 from tidemill.model.ddl import ActionType
 from tidemill.model.row import arrow_type
@@ -72,7 +72,7 @@ class FileSource:
     zone: str
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        files = DurableFiles(self.config.path)
+        files = files_of(self.config)
         reader = _Reader(self.config, self.comparison.table, self.zone)
         found = [reader.read(files, version) for version in self.versions]
         self._check_still(files)
@@ -81,7 +81,7 @@ class FileSource:
         for batch in rows.to_batches(max_chunksize=_BATCH_ROWS):
             yield self.comparison.settled(batch.columns)
 
-    def _check_still(self, files: DurableFiles) -> None:
+    def _check_still(self, files: Files) -> None:
         is_csv = self.config.protocol is MessageProtocol.CSV
         if is_csv and not has_commit_ts(self.config) and checkpoint_of(files) != self.ts:
             raise SinkError(
@@ -90,12 +90,16 @@ class FileSource:
             )
 
 
+def files_of(config: SinkConfig) -> Files:
+    return open_files(config.storage or StorageOptions(config.path))
+
+
 def has_commit_ts(config: SinkConfig) -> bool:
     is_csv = config.protocol is MessageProtocol.CSV
     return config.csv.include_commit_ts if is_csv else config.canal_json.enable_tidb_extension
 
 
-def checkpoint_of(files: DurableFiles) -> int | None:
+def checkpoint_of(files: Files) -> int | None:
     try:
         return int(orjson.loads(files.read(layout.METADATA) or b"")["checkpoint-ts"])
     except (ValueError, KeyError, TypeError):
@@ -109,11 +113,11 @@ class FileSide:
     def __init__(self, config: SinkConfig, zone: str = "UTC") -> None:
         self._config = config
         self._zone = zone
-        self._files = DurableFiles(config.path)
+        self._files = files_of(config)
         checkpoint_ts = checkpoint_of(self._files)
         if checkpoint_ts is None:
             raise UsageError(
-                f"{config.path} holds no files of a changefeed: it has no readable {layout.METADATA}. Check the "
+                f"{self._files.root} holds no files of a changefeed: it has no readable {layout.METADATA}. Check the "
                 "folder, or wait for the changefeed's first checkpoint."
             )
         self.checkpoint_ts = Ts(checkpoint_ts)
@@ -128,13 +132,14 @@ class FileSide:
             )
         return ts
 
-    def survey(self, tables: Sequence[TableInfo], ts: Ts) -> Mapping[int, Surveyed]:
-        return {table.id: self._survey(table, ts) for table in tables}
+    def survey(self, wanted: Sequence[Survey], ts: Ts) -> Mapping[int, Surveyed]:
+        return {one.table.id: self._survey(one, ts) for one in wanted}
 
     def sources(self, comparison: Comparison, ts: Ts) -> list[Source]:
         return [FileSource(self._config, comparison, ts, tuple(self._versions(comparison.table, ts)), self._zone)]
 
-    def _survey(self, table: TableInfo, ts: Ts) -> Surveyed:
+    def _survey(self, wanted: Survey, ts: Ts) -> Surveyed:
+        table = wanted.table
         versions = self._versions(table, ts)
         if not versions:
             return Surveyed(None, ["there are no files of this table"])
@@ -152,7 +157,8 @@ class FileSide:
         stored = {column.name for column in table.stored_columns}
         problems = [f"column {c.name!r} is missing in the files" for c in table.stored_columns if c.name not in newest]
         virtual = {column.name for column in table.columns if column.is_virtual}
-        problems += [f"column {name!r} is there in the files only" for name in sorted(newest - stored - virtual)]
+        others = sorted(name for name in newest - stored - virtual if name.lower() not in wanted.left_out)
+        problems += [f"column {name!r} is there in the files only" for name in others]
         kept = [column for column in table.columns if column.is_virtual or column.name in newest]
         reduced = table if len(kept) == len(table.columns) else table.with_columns(kept)
         if not reduced.handle_key:
@@ -188,7 +194,9 @@ class FileSide:
         elif is_csv and (not config.csv.quote or len(config.csv.delimiter) != 1):
             reason = "records without quotes, or with a delimiter of several characters, cannot be read here"
         if reason:
-            raise UsageError(f"cannot check {config.path}: {reason}. Write it with the defaults of these parameters.")
+            raise UsageError(
+                f"cannot check {self._files.root}: {reason}. Write it with the defaults of these parameters."
+            )
 
 
 def _untold(before: Version | None, after: Version) -> str:
@@ -216,7 +224,7 @@ class _Reader:
         fields = [pa.field(column.name, arrow_type(column)) for column in table.stored_columns]
         self.schema = pa.schema([*fields, pa.field("_op", pa.int8()), pa.field("_ts", pa.int64())])
 
-    def read(self, files: DurableFiles, version: Version) -> Iterator[pa.Table]:
+    def read(self, files: Files, version: Version) -> Iterator[pa.Table]:
         folder = f"{layout.table_folder(self._table.schema, self._table.name)}/{version.ts}"
         for path in sorted(_data_files(files, folder)):
             content = files.read(path)
@@ -287,7 +295,7 @@ def _one(values: pa.ChunkedArray) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
-def _data_files(files: DurableFiles, folder: str) -> Iterator[str]:
+def _data_files(files: Files, folder: str) -> Iterator[str]:
     """The committed ones below ``folder``: those that their index file covers."""
     for place, names in files.walk():
         if place != folder and not place.startswith(folder + "/"):

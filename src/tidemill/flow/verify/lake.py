@@ -17,9 +17,8 @@ from tidemill.flow.sink.lake.query import rows_at
 from tidemill.flow.sink.lake.reader import Lake
 from tidemill.flow.sink.lake.tables import LakeTable
 from tidemill.flow.verify.forms import UNFIT, Comparison, Form
-from tidemill.flow.verify.sides import Surveyed
+from tidemill.flow.verify.sides import Survey, Surveyed
 from tidemill.flow.verify.sources import Source
-from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 
 _BATCH_ROWS = 65536
@@ -58,13 +57,14 @@ class LakeSide:
     def checkpoint_ts(self) -> Ts:
         return Ts(self._lake.checkpoint_ts)
 
-    def survey(self, tables: Sequence[TableInfo], ts: Ts) -> Mapping[int, Surveyed]:
-        return {table.id: self._survey(table, ts) for table in tables}
+    def survey(self, wanted: Sequence[Survey], ts: Ts) -> Mapping[int, Surveyed]:
+        return {one.table.id: self._survey(one, ts) for one in wanted}
 
     def sources(self, comparison: Comparison, ts: Ts) -> list[Source]:
         return [LakeSource(self._options, comparison, ts)]
 
-    def _survey(self, table: TableInfo, ts: Ts) -> Surveyed:
+    def _survey(self, wanted: Survey, ts: Ts) -> Surveyed:
+        table = wanted.table
         try:
             held = self._lake.table(table.schema, table.name, ts)
         except UsageError:
@@ -73,7 +73,8 @@ class LakeSide:
         names = {column.name for column in version.columns}
         problems = [f"column {c.name!r} is missing in the lake" for c in table.stored_columns if c.name not in names]
         ours = {column.name for column in table.stored_columns}
-        problems += [f"column {name!r} is there in the lake only" for name in sorted(names - ours)]
+        others = sorted(name for name in names - ours if name.lower() not in wanted.left_out)
+        problems += [f"column {name!r} is there in the lake only" for name in others]
         kept = [column for column in table.columns if column.is_virtual or column.name in names]
         reduced = table if len(kept) == len(table.columns) else table.with_columns(kept)
         if not reduced.handle_key:

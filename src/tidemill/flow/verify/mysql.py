@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pymysql
 
-from tidemill.errors import SinkError
-from tidemill.flow.sink.mysql.failures import number_of, text_of
+from tidemill.errors import SinkError, UsageError
+from tidemill.flow.sink.mysql.failures import number_of, remedy, text_of
 from tidemill.flow.sink.mysql.owner import SCHEMA
 from tidemill.flow.sink.mysql.session import Flavor, SessionSettings, ask, closed, driver_session, examine, open_session
 from tidemill.flow.sink.mysql.statement import name
@@ -24,7 +24,6 @@ from tidemill.model.row import arrow_type
 from tidemill.model.table import INTEGER_TYPES, ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import Ts
 
-_NO_RIGHTS = frozenset({1044, 1142, 1143, 1227})
 _AS_NUMBER = frozenset({ColumnType.BIT, ColumnType.ENUM, ColumnType.SET})
 
 
@@ -76,11 +75,9 @@ class reading:
 
     def _translated(self, error: Exception) -> SinkError:
         place, number, said = self._settings.options.place, number_of(error), text_of(error)
-        if number in _NO_RIGHTS:
-            advice = "Grant the user of the sink URI SELECT there, then start again."
-        else:
-            advice = "See that the server answers and is not altered meanwhile, then start again."
-        return SinkError(f"cannot read {self._table.full_name} at {place}: {said} (error {number}). {advice}")
+        return SinkError(
+            f"cannot read {self._table.full_name} at {place}: {said} (error {number}). {remedy(error, 'SELECT there')}"
+        )
 
 
 def place_of(table: TableInfo) -> str:
@@ -126,12 +123,16 @@ class MysqlDownstream:
     def flavor(self) -> Flavor:
         return self._examined.flavor
 
-    def columns(self, tables: Sequence[TableInfo]) -> dict[tuple[str, str], dict[str, tuple[str, str]]]:
+    def columns(
+        self, tables: Sequence[TableInfo], snapshot_ts: int | None = None
+    ) -> dict[tuple[str, str], dict[str, tuple[str, str]]]:
         """By (schema, table) as the upstream spells them: column, in small letters → (data_type, column_type)."""
         wanted = {(t.schema.lower(), t.name.lower()): (t.schema, t.name) for t in tables}
         schemas = sorted({t.schema for t in tables})
         found: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
         with driver_session(self.settings, "read what tables there are") as session:
+            if snapshot_ts is not None:
+                ask(session, f"SET @@tidb_snapshot = '{snapshot_ts}'")
             for schema in schemas:
                 for table, column, kind, full in ask(
                     session,
@@ -144,20 +145,28 @@ class MysqlDownstream:
                         found.setdefault(key, {})[str(column).lower()] = (_text(kind).lower(), _text(full))
         return found
 
-    def sync_point(self) -> SyncPoint | None:
-        """The newest one of the sink URI's changefeed."""
+    def sync_point(self, changefeed: str | None = None) -> SyncPoint | None:
+        """The newest one of the changefeed of that name; without a name there has to be but one changefeed."""
+        condition, arguments = ("WHERE changefeed = %s", (changefeed,)) if changefeed is not None else ("", ())
         with driver_session(self.settings, "read the sync points") as session:
             try:
                 rows = ask(
                     session,
-                    f"SELECT primary_ts, secondary_ts FROM `{SCHEMA}`.`syncpoint_v1` "
-                    "ORDER BY CAST(primary_ts AS UNSIGNED) DESC LIMIT 1",
+                    f"SELECT changefeed, primary_ts, secondary_ts FROM `{SCHEMA}`.`syncpoint_v1` {condition} "
+                    "ORDER BY CAST(primary_ts AS UNSIGNED)",
+                    arguments,
                 )
             except pymysql.err.MySQLError as error:
                 if number_of(error) in (1146, 1049, 1142, 1044):
                     return None
                 raise
-        return SyncPoint(Ts(int(rows[0][0])), int(rows[0][1])) if rows else None
+        writers = sorted({str(row[0]) for row in rows})
+        if len(writers) > 1:
+            raise UsageError(
+                f"{len(writers)} changefeeds have recorded sync points at {self.options.place}. Say which one is to be "
+                "checked by its --data-dir."
+            )
+        return SyncPoint(Ts(int(rows[-1][1])), int(rows[-1][2])) if rows else None
 
 
 def _text(value: Any) -> str:

@@ -60,13 +60,15 @@ class TableReport:
     extra: int = 0
     changed: int = 0
     unsettled: int = 0  # rows that differed whenever we looked, but changed upstream in between
+    filtered: int = 0  # rows that differ as the changefeed's filters explain: they do not count
     schema: list[str] = field(default_factory=list)  # sentences: what of the table itself differs
     differences: list[Difference] = field(default_factory=list)
     is_partial: bool = False  # more rows differ than were looked into
 
     @property
     def is_equal(self) -> bool:
-        return not (self.missing or self.extra or self.changed or self.unsettled or self.schema)
+        found = self.missing or self.extra or self.changed or self.unsettled
+        return not (found or self.schema or self.is_partial)
 
 
 @dataclass(slots=True)
@@ -102,6 +104,9 @@ class Report:
             yield ""
         rows, count = sum(t.upstream_rows for t in self.tables), len(self.tables)
         tables = f"{count} table{'s' if count != 1 else ''}"
+        filtered = sum(t.filtered for t in self.tables)
+        if filtered:
+            yield f"{filtered:,} rows differ as the changefeed's filters explain; they do not count."
         if self.is_equal:
             yield f"Equal at {show(self.ts)}: {tables}, {rows:,} rows, {self.seconds:.1f} s."
             return
@@ -121,6 +126,7 @@ def _table_document(table: TableReport) -> dict[str, Any]:
         "extra": table.extra,
         "changed": table.changed,
         "unsettled": table.unsettled,
+        "filtered": table.filtered,
         "partial": table.is_partial,
         "schema": table.schema,
         "differences": [

@@ -12,6 +12,14 @@ from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 
 
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A table to look for downstream."""
+
+    table: TableInfo  # with the columns that the changefeed selects
+    left_out: frozenset[str] = frozenset()  # the others, in small letters: the downstream may have them or not
+
+
 @dataclass(slots=True)
 class Surveyed:
     """A table downstream. ``comparison`` is None where nothing of it can be compared."""
@@ -26,7 +34,7 @@ class Side(Protocol):
     has_sql: bool
     is_live: bool
 
-    def survey(self, tables: Sequence[TableInfo], ts: Ts) -> Mapping[int, Surveyed]:
+    def survey(self, wanted: Sequence[Survey], ts: Ts) -> Mapping[int, Surveyed]:
         """By table id."""
         ...
 
@@ -41,14 +49,15 @@ class MysqlSide:
         self.snapshot_ts = snapshot_ts
         self.is_live = snapshot_ts is None
 
-    def survey(self, tables: Sequence[TableInfo], ts: Ts) -> Mapping[int, Surveyed]:
-        found = self.downstream.columns(tables)
-        return {table.id: self._survey(table, found.get((table.schema, table.name))) for table in tables}
+    def survey(self, wanted: Sequence[Survey], ts: Ts) -> Mapping[int, Surveyed]:
+        found = self.downstream.columns([one.table for one in wanted], self.snapshot_ts)
+        return {one.table.id: self._survey(one, found.get((one.table.schema, one.table.name))) for one in wanted}
 
     def sources(self, comparison: Comparison, ts: Ts, where: str = "") -> list[Source]:
         return [MysqlSource(self.downstream.settings, comparison, self.snapshot_ts, where)]
 
-    def _survey(self, table: TableInfo, columns: Mapping[str, tuple[str, str]] | None) -> Surveyed:
+    def _survey(self, wanted: Survey, columns: Mapping[str, tuple[str, str]] | None) -> Surveyed:
+        table = wanted.table
         if columns is None:
             return Surveyed(None, ["the downstream has no such table, or its user may not see it"])
         problems, kept = [], []
@@ -63,7 +72,7 @@ class MysqlSide:
                 problems.append(f"column {column.name!r} has another type: {difference}")
             if is_readable(column, *found):
                 kept.append(column)
-        known = {column.name.lower() for column in table.columns}
+        known = {column.name.lower() for column in table.columns} | wanted.left_out
         problems += [f"column {name!r} is there downstream only" for name in columns if name not in known]
         reduced = table if len(kept) == len(table.columns) else table.with_columns(kept)
         is_whole = {c.name for c in table.handle_key} <= {c.name for c in kept}

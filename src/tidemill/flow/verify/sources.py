@@ -31,5 +31,10 @@ class UpstreamSource:
     comparison: Comparison
 
     def read(self) -> Iterator[pa.RecordBatch]:
+        for rows in self.mounted():
+            yield self.comparison.of_upstream(rows)
+
+    def mounted(self) -> Iterator[pa.RecordBatch]:
+        """With the columns of the part's table, which may be more than are compared."""
         for rows in read_part(self.part):
-            yield self.comparison.of_upstream(rows.new)
+            yield rows.new

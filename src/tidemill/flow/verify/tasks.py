@@ -21,13 +21,24 @@ import pyarrow as pa
 from tidemill.flow.scan import ScanPart, read_part
 from tidemill.flow.sink.mysql.session import SessionSettings
 from tidemill.flow.sink.mysql.statement import name
+from tidemill.flow.verify.excuses import Excuses, Marks, explained
 from tidemill.flow.verify.forms import Comparison
 from tidemill.flow.verify.hashing import Hashes, Sums
 from tidemill.flow.verify.mysql import reading
-from tidemill.flow.verify.sources import Source
+from tidemill.flow.verify.sources import Source, UpstreamSource
+from tidemill.model.row import RowOp
 from tidemill.upstream.keys import decode_int, record_prefix
 
 _MIDDLE = 1 << 63
+
+
+Found = tuple[Hashes, Hashes, Marks]  # numbers of keys and of rows, and what filters would explain of each
+NOTHING: Found = (np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint8))
+
+
+def put_together(results: Sequence[Found]) -> Found:
+    keys, rows, marks = zip(*results, strict=True)
+    return np.concatenate(keys), np.concatenate(rows), np.concatenate(marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +58,29 @@ class HashTask:
     sources: tuple[Source, ...]
     buckets: int
     wanted: npt.NDArray[np.int64]
+    excuses: Excuses | None = None
 
-    def run(self) -> tuple[Hashes, Hashes]:
+    def run(self) -> Found:
         is_wanted = np.zeros(self.buckets, np.bool_)
         is_wanted[self.wanted] = True
-        keys: list[Hashes] = [np.empty(0, np.uint64)]
-        rows: list[Hashes] = [np.empty(0, np.uint64)]
-        for comparison, batch in _batches(self.sources):
-            key, row = comparison.hashes(batch)
-            chosen = is_wanted[key % np.uint64(self.buckets)]
-            keys.append(key[chosen])
-            rows.append(row[chosen])
-        return np.concatenate(keys), np.concatenate(rows)
+        found: list[Found] = [NOTHING]
+        for source in self.sources:
+            for batch, marks in self._marked(source):
+                key, row = source.comparison.hashes(batch)
+                chosen = is_wanted[key % np.uint64(self.buckets)]
+                found.append((key[chosen], row[chosen], marks[chosen]))
+        return put_together(found)
+
+    def _marked(self, source: Source) -> Iterator[tuple[pa.RecordBatch, Marks]]:
+        if self.excuses is None:
+            for rows in source.read():
+                yield rows, np.zeros(len(rows), np.uint8)
+        elif isinstance(source, UpstreamSource):
+            for mounted in source.mounted():
+                yield source.comparison.of_upstream(mounted), self.excuses.of_upstream(mounted)
+        else:
+            for rows in source.read():
+                yield rows, self.excuses.of_downstream(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +142,15 @@ class Verdicts:
 
     def first(self, most: int) -> Hashes:
         return np.concatenate((self.changed, self.missing, self.extra))[:most]
+
+    def without_explained(self, up: Found, down: Found) -> tuple["Verdicts", int]:
+        """Those that filters do not explain, and how many they do."""
+        ours, theirs = (up[0], up[2]), (down[0], down[2])
+        missing = explained(self.missing, RowOp.INSERT, ours)
+        extra = explained(self.extra, RowOp.DELETE, theirs)
+        changed = explained(self.changed, RowOp.UPDATE, ours, theirs)
+        count = sum(int(np.count_nonzero(mask)) for mask in (missing, extra, changed))
+        return Verdicts(self.missing[~missing], self.extra[~extra], self.changed[~changed]), count
 
 
 def judge(up: tuple[Hashes, Hashes], down: tuple[Hashes, Hashes]) -> Verdicts:

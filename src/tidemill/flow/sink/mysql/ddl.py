@@ -239,6 +239,11 @@ class DdlRunner:
                 f"(error {number}), for {self._patience_seconds:.0f} s. See that the server answers; the changefeed "
                 "goes on with this DDL."
             )
+        if failures.is_forbidden(error):
+            return SinkError(
+                f"{self._options.place} does not let us run the DDL on {_place(event)} of {show(event.finished_ts)}: "
+                f"{said} (error {number}). {failures.remedy(error, 'CREATE, ALTER, DROP and INDEX there')}"
+            )
         return SinkError(
             f"{self._options.place} refused the DDL on {_place(event)} of {show(event.finished_ts)}: {said} (error "
             f"{number}). The statement is: {event.query}. Bring the downstream to the form that it should have given, "

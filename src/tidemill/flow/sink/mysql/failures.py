@@ -3,6 +3,7 @@
 Every number is MySQL's, MariaDB's or TiDB's; messages of ours name the table and say what to do.
 """
 
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -25,8 +26,10 @@ _PASSING: Final = frozenset(
         9001, 9002, 9003, 9004, 9005, 9006, 9007, 9008, 9010, 9011, 9012,  # TiDB: PD or TiKV is busy or away
     }
 )  # fmt: skip
-_LOST: Final = frozenset({0, 2000, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2026, 2027, 2055, 4031})
+_LOST: Final = frozenset({0, 2000, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2027, 2055, 4031})
+_NO_TLS: Final = 2026  # the server has none, and we were told to use it
 _NO_RIGHTS: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1410, 1698})
+_WHO: Final = frozenset({1045, 1698, 1862, 1820, 3118, 4151})  # unknown, wrong or expired password, locked
 _NO_TABLE: Final = frozenset({1146, 1049, 1051})
 _OTHER_COLUMNS: Final = frozenset({1054, 1136, 1109, 1110, 3105, 1906})
 
@@ -57,8 +60,21 @@ def text_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def is_distrusted(error: BaseException) -> bool:
+    """Whether TLS cannot come about: the server has none, or its certificate is not one that we were told to trust."""
+    original = getattr(error, "original_exception", error)
+    return number_of(error) == _NO_TLS or isinstance(original, ssl.SSLCertVerificationError)
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """Whether the user of the sink URI lacks a right, or is not let in at all."""
+    return number_of(error) in _NO_RIGHTS or is_distrusted(error)
+
+
 def is_lost(error: BaseException) -> bool:
     """Whether the connection is gone, so that nobody knows what became of the last statement."""
+    if is_distrusted(error):
+        return False
     return number_of(error) in _LOST or isinstance(error, pymysql.err.InterfaceError | OSError)
 
 
@@ -69,12 +85,34 @@ def is_passing(error: BaseException) -> bool:
 def is_about_one_row(error: BaseException) -> bool:
     """Whether the statement failed for a value in it: another statement with other rows may pass."""
     number = number_of(error)
-    return not is_passing(error) and number not in _NO_RIGHTS | _NO_TABLE | _OTHER_COLUMNS | {1064, 1149}
+    known = _NO_RIGHTS | _NO_TABLE | _OTHER_COLUMNS | {1064, 1149}
+    return not (is_passing(error) or is_distrusted(error) or number in known)
+
+
+def remedy(error: BaseException, rights: str) -> str:
+    """What to do about an error that kept us from connecting, or from a step for which we need ``rights``."""
+    if number_of(error) == _NO_TLS:
+        return (
+            "The sink URI asks for TLS, which that server does not offer. Turn it on there (its own ssl-cert and "
+            "ssl-key), or take '+ssl' and 'ssl-ca' out of the sink URI."
+        )
+    if is_distrusted(error):
+        return (
+            "Its certificate is not signed by the authority in 'ssl-ca' of the sink URI, has expired or is for another "
+            "host. Give the file of the authority that signed it, and the host name that it names."
+        )
+    if number_of(error) in _WHO:
+        return "Check the user and the password of the sink URI, then start again."
+    if number_of(error) in _NO_RIGHTS:
+        return f"Grant the user of the sink URI {rights}, then start again."
+    return "Check that the server of the sink URI answers and is not altered meanwhile, then start again."
 
 
 def refused(place: str, table: str, error: BaseException, key: Callable[[], str] | None = None) -> SinkError:
     """The error for a statement on ``table`` that failed for good. ``key`` finds the row, where one is to blame."""
     number, said = number_of(error), text_of(error)
+    if is_distrusted(error):
+        return SinkError(f"cannot write table {table} to {place}: {said} (error {number}). {remedy(error, '')}")
     if number in _NO_RIGHTS:
         return SinkError(
             f"{place} does not let us write table {table}: {said} (error {number}). Grant the user of the sink URI "

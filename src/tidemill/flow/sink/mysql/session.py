@@ -20,7 +20,7 @@ from pymysql.constants import CLIENT
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkError
-from tidemill.flow.sink.mysql.failures import number_of, text_of
+from tidemill.flow.sink.mysql.failures import number_of, remedy, text_of
 from tidemill.flow.sink.mysql.owner import Owner
 from tidemill.flow.sink.mysql.uri import MysqlOptions, decoded_password
 
@@ -230,6 +230,6 @@ def driver_session(settings: SessionSettings, doing: str) -> Iterator[Connection
             closed(connection)
     except (pymysql.err.MySQLError, OSError) as error:
         raise SinkError(
-            f"cannot {doing} at {settings.options.place}: {text_of(error)} (error {number_of(error)}). Check that the "
-            "server of the sink URI answers and that its user has the rights for this, then start again."
+            f"cannot {doing} at {settings.options.place}: {text_of(error)} (error {number_of(error)}). "
+            f"{remedy(error, 'SELECT')}"
         ) from error

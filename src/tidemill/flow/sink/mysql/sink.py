@@ -169,10 +169,10 @@ class MysqlSink:
                 self._drop_session()
                 number, said = failures.number_of(error), failures.text_of(error)
                 if not failures.is_passing(error):
+                    rights = f"CREATE, SELECT, INSERT, UPDATE and DELETE on `{SCHEMA}`.* and on what is replicated"
                     raise SinkError(
-                        f"cannot {doing} at {self._options.place}: {said} (error {number}). Check the user, its "
-                        f"password and its rights (also CREATE, INSERT, UPDATE and DELETE on `{SCHEMA}`.*), then "
-                        "start again."
+                        f"cannot {doing} at {self._options.place}: {said} (error {number}). "
+                        f"{failures.remedy(error, rights)}"
                     ) from error
                 if is_last:
                     raise failures.DownstreamUnavailableError(
