@@ -14,15 +14,19 @@ from urllib.parse import quote
 import pytest
 
 from tests.docs.generate import PAGES, ROOT, generated
-from tests.e2e.processes import PATIENCE_SECONDS, Command
+from tests.e2e.processes import PATIENCE_SECONDS, Command, wait_until
+from tests.mariadb import MariaDb, need_mariadb
 from tidemill import demo
 from tidemill.flow.sink.uri import known_parameters, parse_sink_uri
 from tidemill.store.upstream import EmbeddedUpstream
 
 DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FIRST = ROOT / "docs/start/first-changefeed.md"  # what it leaves behind is looked at by other pages
+MYSQL = "mysql://root@127.0.0.1:3306/"
+CAUGHT_UP = r"(?m)^(idle|waiting for resolved-ts): "
 PROGRESS = re.compile(
-    r"(scanning \d+/\d+ regions|writing|idle|waiting for resolved-ts): [\d,]+ rows, .* checkpoint .* lag [\d.]+ s, .*"
+    r"(copying \d+/\d+ parts of tables|scanning \d+/\d+ regions|writing.*|idle|waiting for .*): "
+    r"[\d,]+ rows, .* checkpoint .* lag [\d.]+ s, .*"
 )
 
 
@@ -75,7 +79,7 @@ class World:
     """Stands in for the reader: 127.0.0.1:2379 is an upstream with the demo's history, /tmp a folder of the test.
 
     Faults and SQL are tried on an upstream of three stores and two SQL nodes that is new for every page. On a page with
-    SQL a changefeed runs along to the end.
+    SQL a changefeed runs along to the end. 127.0.0.1:3306 is a MariaDB, new for every page.
     """
 
     def __init__(self, folder: Path, pd: str) -> None:
@@ -94,16 +98,21 @@ class World:
         has_sql = any(line.startswith("mariadb") for line in shown(page))
         options = {"sql_port": 0, "sql_nodes": 2, "resolved_interval_seconds": 0.05}
         with EmbeddedUpstream.start(stores=3, **options) as fresh, ExitStack() as running:
+            mysql = ""
+            if any(MYSQL in line for line in shown(page)):
+                need_mariadb()
+                mysql = running.enter_context(MariaDb(place / "mariadb")).uri()
             for line in shown(page):
                 pd = fresh.pd_address if has_sql or line.startswith("tidemill fault") else self._pd
-                here = self._in_this_world(line, pd, fresh.sql_addresses)
+                here = self._in_this_world(line, pd, fresh.sql_addresses, mysql)
                 self._run(here, place, running if has_sql and line.startswith("tidemill run") else None)
 
-    def _in_this_world(self, line: str, pd: str, sql: list[str]) -> str:
+    def _in_this_world(self, line: str, pd: str, sql: list[str], mysql: str) -> str:
         for port, address in zip((4000, 4001), sql, strict=True):
             line = line.replace(f"-P {port}", f"-P {address.split(':')[1]}")
         line = line.replace("--sql-port 4000", "--sql-port 0")
         line = line.replace("127.0.0.1:2379", pd).replace("--pd-port 2379", "--pd-port 0")
+        line = line.replace(MYSQL, mysql)
         line = line.replace("spark://127.0.0.1:7077", "local[2]")  # tests/e2e/test_standalone.py has the real one
         line = line.replace("/tmp/", f"{self._folder}/tmp/")
         return re.sub(r"--load history.parquet", f"--load {demo.history_path()}", line)
@@ -131,15 +140,17 @@ class World:
             self._tidemill(words, place)
 
     def _tidemill(self, words: list[str], place: Path) -> None:
-        has_end = "--target-ts" in words
+        has_end = "--target-ts" in words or words[0] == "verify"
         if "--ready-file" in words:
             at = words.index("--ready-file")
             del words[at : at + 2]
-        with Command(place, *words, is_serving=True, cwd=place) as command:
+        with Command(place, *words, is_serving=words[0] != "verify", cwd=place) as command:
             if has_end:
                 assert command.wait() == 0, command.errors
             else:
                 command.ready()
+                if "--initial-scan" in words:
+                    wait_until(lambda: re.search(CAUGHT_UP, command.errors) is not None, "the copy's end")
                 assert command.terminate() == 0, command.errors
         said = [line for line in command.errors.splitlines() if not PROGRESS.fullmatch(line)]
         if words[0] == "run" and "--log-level" not in words:
