@@ -18,6 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tidemill.errors import EngineError, UsageError
+from tidemill.spark.home import use_lean_home
 
 DEFAULT_MASTER = "local[2]"
 _JVM_END_SECONDS = 20.0
@@ -33,6 +34,7 @@ def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "ti
     # Workers must run this interpreter: by default they take whatever python3 is on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    use_lean_home(master)
     scratch.mkdir(parents=True, exist_ok=True)
     _hush()
     log_settings = files("tidemill.spark") / "log4j2.properties"
