@@ -77,10 +77,12 @@ class BatchTrace:
     """When a batch passed each point, by the monotonic clock: where the time from commit to durable goes."""
 
     to_ts: Ts
-    offered_at: float  # it was known that it could begin
+    ready_at: float  # it could have begun: the upstream had resolved changes, and the batch before was done
+    offered_at: float  # Spark had asked for it
     planned_at: float  # Spark had asked what it consists of
     written_at: float  # the pipeline had run, its receipts were back
     durable_at: float  # the state was saved
+    pipeline_seconds: float  # that the tasks of the batch, taken together, worked on their units
 
 
 @dataclass(slots=True)
@@ -124,6 +126,7 @@ class Processor:
         self._ddls: deque[SchemaChange] = deque()
         self._job_rows: list[pa.RecordBatch] = []
         self._changed = asyncio.Event()
+        self._batch_ready: float | None = None
         self._batch_started = -1e9
         self._batch_planned = -1e9
         self._losses = 0  # of batches; an offer from before one has nobody who listens
@@ -290,8 +293,14 @@ class Processor:
         first_ts = min((receipt.first_ts for receipt in receipts if receipt.first_ts), default=None)
         if first_ts is not None:
             self.latencies.append(lag_seconds(Ts(first_ts), self._clock.now()))
-        self.traces.append(BatchTrace(to_ts, self._batch_started, self._batch_planned, written_at, durable_at))
+        self._trace(to_ts, written_at, durable_at, sum(receipt.seconds for receipt in receipts))
         self._turn()
+
+    def _trace(self, to_ts: Ts, written_at: float, durable_at: float, pipeline_seconds: float) -> None:
+        ready_at = self._batch_started if self._batch_ready is None else self._batch_ready
+        times = (ready_at, self._batch_started, self._batch_planned, written_at, durable_at)
+        self.traces.append(BatchTrace(to_ts, *times, pipeline_seconds))
+        self._batch_ready = None
 
     async def stop(self) -> None:
         """Begin no further batch. The one at hand may still be committed."""
@@ -322,6 +331,10 @@ class Processor:
                     break
                 case Sync(_):
                     self._keep_sink_busy(self._sync())
+                    break
+                case Offer(_):
+                    if self._batch_ready is None:
+                        self._batch_ready = self._clock.monotonic()
                     break
                 case _:
                     break

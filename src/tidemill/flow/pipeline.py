@@ -85,9 +85,10 @@ class Pipeline:
     def process(self, unit: Unit) -> Receipt:
         """Make one unit durable downstream and say what was written. Running it again writes the same, but for
         the time of writing in messages that have one."""
-        seen = _Seen()
+        seen, began = _Seen(), SYSTEM_CLOCK.monotonic()
         receipt = write(unit.target, self._rows(unit, seen), self._messages)
-        return replace(receipt, first_ts=seen.first_ts, aside=tuple(seen.aside))
+        seconds = SYSTEM_CLOCK.monotonic() - began
+        return replace(receipt, seconds=seconds, first_ts=seen.first_ts, aside=tuple(seen.aside))
 
     def _messages(self, rows: Iterator[RowBatch]) -> Iterator[Encoded]:
         if not isinstance(self.sink, SinkConfig):

@@ -18,6 +18,6 @@ class Receipt:
     rows: int
     bytes: int
     detail: Mapping[str, Any] = field(default_factory=dict)  # what the sink itself wants to hear, as JSON has it
-
+    seconds: float = 0.0  # that its task worked on it
     first_ts: int = 0  # the commit-ts of the first row; 0: there was none
     aside: "tuple[Undecodable, ...]" = ()  # changes that could not be decoded and were left out
