@@ -6,19 +6,19 @@ starts, as it is in a changefeed that has been running for a while; starting the
 
     flow.blackhole     rows/s; floor: Spark reads the same rows, decoded, from a trivial Python source into noop
     flow.canal_json    rows/s; floor: Spark writes the same bytes as text files
+    flow.csv           rows/s; floor: Spark reads the same rows from Parquet and writes them to CSV
     flow.cpu_seconds   of all our processes, per million rows
-    flow.latency       commit → durable in files, one transaction a second; and where the time goes
 """
 
 import json
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +32,15 @@ from bench.data import RECORDED, TABLE_ID, grow
 from tests.histories import load
 from tidemill.flow.mounter import mount
 from tidemill.flow.schema import SchemaStore
-from tidemill.model.change import Op
 from tidemill.model.ts import Ts
 from tidemill.server import Changefeed, RunOptions
 from tidemill.spark.session import open_session
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.upstream.keys import record_key
 
 Result = dict[str, Any]
 
 _ROWS = 3_000_000  # starting a query costs some CPU-seconds once; they should not show
-_TRANSACTIONS = 40  # one a second, for the latency
-_CANAL_JSON = "protocol=canal-json&enable-tidb-extension=true"
+CANAL_JSON = "protocol=canal-json&enable-tidb-extension=true"
+_CSV = "protocol=csv"
 
 
 def bench_flow() -> list[Result]:
@@ -53,40 +49,53 @@ def bench_flow() -> list[Result]:
         history = grow("bench-narrow", _ROWS, folder / "narrow")
         spark = open_session(scratch=folder / "spark")
         try:
-            _warm_up(folder)
+            warm_up(folder)
             return _throughput(spark, folder, history)
         finally:
             spark.stop()
 
 
-def bench_latency() -> list[Result]:
-    with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as name:
-        spark = open_session(scratch=Path(name) / "spark")
-        try:
-            _warm_up(Path(name))
-            return _latency(Path(name))
-        finally:
-            spark.stop()
-
-
 def _throughput(spark: SparkSession, folder: Path, history: Path) -> list[Result]:
-    with _upstream(folder / "upstream", history) as (pd, process):
-        ends = json.loads((history.parent / "meta.json").read_text())
-        rows, seconds, cpu = _capture(pd, process.pid, "blackhole://", folder / "d1", ends)
-        files = folder / "files"
-        rows_f, seconds_f, cpu_f = _capture(pd, process.pid, f"file://{files}?{_CANAL_JSON}", folder / "d2", ends)
-    floor = rows / _noop_seconds(spark, folder, rows)
-    text_floor = rows_f / _text_seconds(spark, files, folder / "text")
+    ends = json.loads((history.parent / "meta.json").read_text())
+    files, csv = folder / "files", folder / "csv"
+    with upstream(folder / "upstream", history) as (pd, process):
+        to_blackhole = capture(pd, process.pid, "blackhole://", folder / "d1", ends)
+        to_files = capture(pd, process.pid, f"file://{files}?{CANAL_JSON}", folder / "d2", ends)
+        to_csv = capture(pd, process.pid, f"file://{csv}?{_CSV}", folder / "d3", ends)
+    floors = [
+        to_blackhole.rows / _noop_seconds(spark, folder, to_blackhole.rows),
+        to_files.rows / _text_seconds(spark, files, folder / "text"),
+        to_csv.rows / _csv_seconds(spark, csv, folder),
+    ]
+    runs = {"blackhole": to_blackhole, "canal_json": to_files, "csv": to_csv}
     return [
-        _result("flow.blackhole", rows / seconds, "rows/s", floor),
-        _result("flow.canal_json", rows_f / seconds_f, "rows/s", text_floor),
-        _result("flow.cpu_seconds.blackhole", cpu / rows * 1e6, "s/M rows", None),
-        _result("flow.cpu_seconds.canal_json", cpu_f / rows_f * 1e6, "s/M rows", None),
+        *(
+            _result(f"flow.{name}", r.rate, "rows/s", floor)
+            for (name, r), floor in zip(runs.items(), floors, strict=True)
+        ),
+        *(_result(f"flow.cpu_seconds.{name}", r.cpu_per_million, "s/M rows", None) for name, r in runs.items()),
     ]
 
 
-def _capture(pd: str, upstream_pid: int, uri: str, data_dir: Path, ends: dict[str, int]) -> tuple[int, float, float]:
-    """Rows, seconds and CPU seconds of one changefeed from beginning to end."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one changefeed took, from beginning to end."""
+
+    rows: int
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.rows / self.seconds
+
+    @property
+    def cpu_per_million(self) -> float:
+        return self.cpu_seconds / self.rows * 1e6
+
+
+def capture(pd: str, upstream_pid: int, uri: str, data_dir: Path, ends: dict[str, int]) -> Run:
+    """Run a changefeed over the whole of a history. The process of the upstream does not count."""
     options = RunOptions(
         pd=pd, sink_uri=uri, data_dir=data_dir, start_ts=Ts(ends["bootstrap_ts"]), target_ts=Ts(ends["end_ts"])
     )
@@ -97,7 +106,7 @@ def _capture(pd: str, upstream_pid: int, uri: str, data_dir: Path, ends: dict[st
         while not feed.poll():
             pass
         seconds = time.perf_counter() - began
-        return feed.processor.totals.rows, seconds, _cpu_seconds(upstream_pid) - cpu
+        return Run(feed.processor.totals.rows, seconds, _cpu_seconds(upstream_pid) - cpu)
     finally:
         feed.close(is_finished=True)
 
@@ -118,17 +127,18 @@ def _cpu_seconds(but: int) -> float:
     return total
 
 
-def _warm_up(folder: Path) -> None:
-    """A small history through both sinks: kernels are compiled, workers are up, the JVM knows its way."""
+def warm_up(folder: Path) -> None:
+    """A small history through the sinks: kernels are compiled, workers are up, the JVM knows its way."""
     history = RECORDED / "bench-narrow" / "history.parquet"
     ends = json.loads((history.parent / "meta.json").read_text())
-    with _upstream(folder / "warm-upstream", history) as (pd, process):
-        for number, uri in enumerate(("blackhole://", f"file://{folder / 'warm'}?{_CANAL_JSON}")):
-            _capture(pd, process.pid, uri, folder / f"warm-{number}", ends)
+    with upstream(folder / "warm-upstream", history) as (pd, process):
+        sinks = (f"file://{folder / 'warm-json'}?{CANAL_JSON}", f"file://{folder / 'warm-csv'}?{_CSV}")
+        for number, uri in enumerate(("blackhole://", *sinks)):
+            capture(pd, process.pid, uri, folder / f"warm-{number}", ends)
 
 
 @contextmanager
-def _upstream(data_dir: Path, history: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def upstream(data_dir: Path, history: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     ready = data_dir.with_suffix(".json")
     command = [sys.executable, "-m", "tidemill", "upstream", "--pd-port", "0", "--data-dir", str(data_dir)]
     command += ["--load", str(history), "--ready-file", str(ready)]
@@ -208,54 +218,15 @@ def _text_seconds(spark: SparkSession, files: Path, to: Path) -> float:
     return seconds
 
 
-# Latency.
-
-
-def _latency(folder: Path) -> list[Result]:
-    history = RECORDED / "bench-narrow" / "history.parquet"
-    with EmbeddedUpstream.start(load=history) as upstream:
-        options = RunOptions(
-            pd=upstream.pd_address, sink_uri=f"file://{folder / 'live'}?{_CANAL_JSON}", data_dir=folder / "live-data"
-        )
-        feed = Changefeed(options)
-        try:
-            feed.start()
-            samples = [_one_transaction(upstream, feed, number) for number in range(_TRANSACTIONS + 3)][3:]
-        finally:
-            feed.close(is_finished=True)
-    totals = sorted(sum(sample.values()) for sample in samples)
-    results = [
-        _result("flow.latency_p50", statistics.median(totals), "s", None),
-        _result("flow.latency_p99", totals[min(len(totals) - 1, int(len(totals) * 0.99))], "s", None),
-    ]
-    for stage in samples[0]:
-        value = statistics.median(sample[stage] for sample in samples)
-        results.append(_result(f"flow.latency_part.{stage}", value, "s", None))
-    return results
-
-
-def _one_transaction(upstream: EmbeddedUpstream, feed: Changefeed, number: int) -> dict[str, float]:
-    """Commit one row; the seconds that each stage took until it was durable. Begins a second after the last."""
-    value = _a_row_value()
-    began = time.monotonic()
-    _, commit_ts = upstream.commit([Mutation(Op.PUT, record_key(TABLE_ID, 10_000_000 + number), value)])
-    committed = time.monotonic()
-    traces = feed.processor.traces
-    while not traces or traces[-1].to_ts < commit_ts:
-        feed.poll(0.005)
-    trace = traces[-1]
-    time.sleep(max(0.0, began + 1.0 - time.monotonic()))
-    return {
-        "resolved": trace.offered_at - committed,
-        "spark_plan": trace.planned_at - trace.offered_at,
-        "spark_and_pipeline": trace.written_at - trace.planned_at,
-        "commit": trace.durable_at - trace.written_at,
-    }
-
-
-def _a_row_value() -> bytes:
-    values = load("bench-narrow").row_changes(TABLE_ID)["value"].to_pylist()
-    return next(bytes(value) for value in values if value)
+def _csv_seconds(spark: SparkSession, files: Path, folder: Path) -> float:
+    """How long Spark takes to write the same records from Parquet, which it reads without Python, to CSV."""
+    records = spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "CDC*.csv").csv(str(files))
+    records.write.mode("overwrite").parquet(str(folder / "records"))
+    frame = spark.read.parquet(str(folder / "records"))
+    frame.limit(1000).write.mode("overwrite").csv(str(folder / "again"))
+    began = time.perf_counter()
+    frame.write.mode("overwrite").csv(str(folder / "again"))
+    return time.perf_counter() - began
 
 
 def _result(name: str, value: float, unit: str, floor: float | None) -> Result:

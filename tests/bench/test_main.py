@@ -1,6 +1,6 @@
 """The benchmark harness: what it runs, prints, writes and returns."""
 
-import importlib.util
+import ast
 import io
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import bench
 from bench.__main__ import GROUPS, Aim, Group, main
 
 SAMPLES = "tests.bench.sample_benchmarks"
@@ -56,6 +57,9 @@ def test_what_misses_its_aim_is_marked_and_no_failure(run):
         pytest.param(Aim(at_least=900_000), 1, 800_000, "≥ 900,000", id="a value below"),
         pytest.param(Aim(15, 110_000), 3, 9, "ratio ≥ 15, ≥ 110,000", id="both"),
         pytest.param(Aim(at_most=4.5), None, 4.6, "≤ 4.5", id="a value above"),
+        pytest.param(Aim(ratio_at_most=1.25), 1.3, 9, "ratio ≤ 1.25", id="a ratio above"),
+        pytest.param(Aim(ratio_at_most=1.25), 1.25, 9, "", id="a ratio exactly at its bound is reached"),
+        pytest.param(Aim(ratio_at_most=1.25), None, 9, "", id="nor one that is above"),
     ],
 )
 def test_aims(aim, ratio, value, missed):
@@ -88,7 +92,25 @@ def test_a_prefix_of_nothing_is_misuse(run):
     assert "No benchmark begins with 'nothing'. There are: fine." in screen
 
 
-def test_every_aim_belongs_to_its_group():
-    for group in GROUPS:
-        assert all(name.startswith(group.prefix) for name in group.aims)
-    assert importlib.util.find_spec("bench.sorter") is not None
+def test_a_group_that_shares_its_prefix_runs_only_for_its_own_parts(run):
+    broken_part = Group("fine.", SAMPLES, "broken", parts=("slow",))
+    whole = Group("fine.", SAMPLES, "fine", parts=("fast",))
+    code, written, _ = run("--only", "fine.fast", groups=(broken_part, whole))
+    assert (code, [result["name"] for result in written]) == (0, ["fine.fast"])
+    assert run("--only", "fine.", groups=(broken_part, whole))[0] == 1
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.function)
+def test_every_group_has_its_function_and_its_aims_are_its_own(group):
+    assert all(name.startswith(group.prefix) for name in group.aims)
+    assert all(group.is_wanted(name) for name in group.aims)
+    tree = ast.parse((Path(bench.__file__).parents[1] / group.module.replace(".", "/")).with_suffix(".py").read_text())
+    assert group.function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["flow.csv", "flow.mysql", "flow.iceberg", "flow.latency_p99", "flow.quiet_latency_p99", "verify.rows"],
+)
+def test_a_figure_is_had_without_the_others(name):
+    assert len([group for group in GROUPS if group.is_wanted(name)]) == 1
