@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.flow.sorter.sorter_changes import Change, Model, ModelSpan, batch, change, in_order, read, rows
 from tidemill.errors import DataDirError, InvariantError
-from tidemill.flow.sorter import Sorter, read_slices
+from tidemill.flow.sorter import LargeTransaction, Sorter, read_portions, read_slices
 from tidemill.model.ts import MAX_TS, Ts
 
 
@@ -122,15 +122,16 @@ def test_batches_are_cut_only_between_two_commit_ts(changes: list[Change], segme
             run(*(sorter.add(1, batch(changes[i::segments])) for i in range(segments) if changes[i::segments]))
             sorter.advance(1, Ts(20))
             [plan] = sorter.plan(Ts(0), Ts(20))
-            batches = list(read_slices(plan, batch_rows))
+            portions = [p.read() if isinstance(p, LargeTransaction) else [p] for p in read_portions(plan, batch_rows)]
+            batches = [list(portion) for portion in portions]
         finally:
             sorter.close()
-    assert rows(batches) == in_order(changes)
+    assert rows(each for portion in batches for each in portion) == in_order(changes)
     seen: set[int] = set()
-    for each in batches:
-        commits = set(each["commit_ts"].to_pylist())
+    for portion in batches:
+        commits = {ts for each in portion for ts in each["commit_ts"].to_pylist()}
         assert not commits & seen
-        assert len(each) <= batch_rows or len(commits) == 1
+        assert len(commits) == 1 or (len(portion) == 1 and len(portion[0]) <= batch_rows)
         seen |= commits
 
 

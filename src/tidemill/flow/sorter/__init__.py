@@ -14,11 +14,22 @@ gather     rows from many places into one, in one pass
 arrowfile  what an Arrow file has around its columns
 segment    one file: how it is written, what of it is remembered, how a range of it is mapped
 slices     the description of a batch and its reader
+large      a transaction too large to be held, read in pieces
 estimate   how many rows and bytes lie up to a ts, without reading a file
 sorter     the buffers in memory, the segments on disk, back-pressure, release
 """
 
-from tidemill.flow.sorter.slices import SpanSlices, read_slices
+from tidemill.flow.sorter.large import LargeTransaction
+from tidemill.flow.sorter.slices import KeyRange, SpanSlices, pick_keys, read_portions, read_slices
 from tidemill.flow.sorter.sorter import Sorter, SorterStats
 
-__all__ = ["Sorter", "SorterStats", "SpanSlices", "read_slices"]
+__all__ = [
+    "KeyRange",
+    "LargeTransaction",
+    "Sorter",
+    "SorterStats",
+    "SpanSlices",
+    "pick_keys",
+    "read_portions",
+    "read_slices",
+]

@@ -14,6 +14,7 @@ another name and renamed, so a file that has its name is whole.
 """
 
 import os
+import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ class SegmentSlice:
     first_ts: int
     last_ts: int
     sample_ts: bytes  # uint64: commit-ts of a row every SAMPLE_ROWS or so, within the slice
+    sample_bytes: bytes  # int64: about how many bytes there are from each of those rows to the next
     sums: tuple[BlockSums, ...]  # of every block that the rows touch
 
     def __len__(self) -> int:
@@ -131,8 +133,11 @@ class Segment:
         if low >= high:
             return None
         first, last = self._ts_of(section, low), self._ts_of(section, high - 1)
-        a, b = np.searchsorted(self.row, (low, high), side="right")
-        return SegmentSlice(self.layout, low, high, first, last, self.ts[a:b].tobytes(), self._sums_of(low, high))
+        a, b = np.searchsorted(self.row, (low, high))
+        sizes = np.diff(self.sample_bytes[a : b + 1])
+        return SegmentSlice(
+            self.layout, low, high, first, last, self.ts[a:b].tobytes(), sizes.tobytes(), self._sums_of(low, high)
+        )
 
     def bytes_of(self, rows: SegmentSlice) -> int:
         """About how many bytes a slice holds."""
@@ -186,6 +191,10 @@ class MappedSegment:
         self._sums = {run.first + i: int(crc) for run in sums for i, crc in enumerate(_unpack(run))}
         self._buffer = _map_file(layout)
 
+    def let_go(self) -> None:
+        """Map the file anew, so that what was read of it stays in memory only as long as batches need it."""
+        self._buffer = _map_file(self._layout)
+
     def commit_ts(self, low: int, high: int) -> Stamps:
         """Commit-ts of rows ``[low, high)``, without a copy."""
         at = self._layout.fixed[1] + low * 8
@@ -197,6 +206,21 @@ class MappedSegment:
         offsets = [np.frombuffer(self._checked(begin, end), dtype=np.int32) for begin, end in begins]
         total: Rows = np.sum(offsets, axis=0, dtype=np.int64)
         return total
+
+    def identity(self, row: int) -> tuple[int, bytes]:
+        """The start-ts and key of a row: its place within its commit-ts."""
+        at = self._layout.fixed[0] + row * 8
+        start_ts = int.from_bytes(self._checked(at, at + 8).to_pybytes(), sys.byteorder)
+        at = self._layout.offsets[0] + row * 4
+        low, high = np.frombuffer(self._checked(at, at + 8), dtype=np.int32)
+        at = self._layout.data[0]
+        return start_ts, self._checked(at + int(low), at + int(high)).to_pybytes()
+
+    def has_values(self, low: int, high: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """For each of rows ``[low, high)`` whether it has a value, and whether it has an old one."""
+        _, value, old_value = _fixed_ranges(self._layout, low, high)[len(_FIXED) :]
+        has, had = (np.diff(np.frombuffer(self._checked(*ends), dtype=np.int32)) > 0 for ends in (value, old_value))
+        return has, had
 
     def rows(self, low: int, high: int) -> pa.RecordBatch:
         """Rows ``[low, high)``, without a copy."""

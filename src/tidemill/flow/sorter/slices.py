@@ -1,11 +1,14 @@
 """One span's share of a batch: its description, made by the capture, and its reader, on executors.
 
     SpanSlices ── segments' rows in (from, to] ──► clusters ──► windows ──► Arrow batches in commit order
+                                               └── large transactions ──► Arrow batches in key order
 
 Slices whose ts ranges do not overlap follow one another; a slice that stands alone is handed on as
 it lies in the mapped file. Those that overlap, as after a catch-up, where every segment covers all
 of the time, are merged in windows of commit-ts, so that memory is bounded by a window and each
-row is read once.
+row is read once. A transaction that would not fit into one is taken out and read by itself, in windows of keys.
+
+``keys`` confines reading to a range of keys: how a table too hot for one task is shared by several.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +17,29 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tidemill.flow.sorter.large import Keep, LargeTransaction
 from tidemill.flow.sorter.order import Rows, Stamps, merge
 from tidemill.flow.sorter.segment import SAMPLE_ROWS, MappedSegment, SegmentSlice
 
 _COLUMN_BYTES = 1 << 30  # an Arrow binary column ends at twice that
 _WINDOW_BATCHES = 4  # a merge takes about so many batches' rows at once
+BATCH_ROWS, BATCH_BYTES = 1 << 16, 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    low: bytes
+    high: bytes | None  # not included; None: no end
+
+    def of(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Those of the changes whose keys lie in it."""
+        keys = changes.column("key")
+        wanted = pc.greater_equal(keys, pa.scalar(self.low, pa.binary()))
+        if self.high is not None:
+            wanted = pc.and_(wanted, pc.less(keys, pa.scalar(self.high, pa.binary())))
+        return changes.filter(wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +50,7 @@ class SpanSlices:
     rows: int  # a change that was delivered twice may count twice
     bytes: int  # about
     slices: tuple[SegmentSlice, ...]
+    keys: KeyRange | None = None  # the only ones that are wanted
 
     def joined(self, other: "SpanSlices") -> "SpanSlices":
         """Both, to be read as one, in one commit order."""
@@ -41,21 +62,115 @@ class SpanSlices:
         )
 
 
+Portion = pa.RecordBatch | LargeTransaction
+
+
 def read_slices(
-    slices: SpanSlices, batch_rows: int = 65536, batch_bytes: int = 32 << 20, column_bytes: int = _COLUMN_BYTES
+    slices: SpanSlices, batch_rows: int = BATCH_ROWS, batch_bytes: int = BATCH_BYTES, column_bytes: int = _COLUMN_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """Every change of ``slices`` once, in the order ``(commit_ts, start_ts, key)``. Runs on executors.
 
-    Batches hold about as much as asked for, and more where one commit-ts has more: they are cut only
-    between two commit-ts. Only what exceeds ``column_bytes`` is cut within one, between two keys,
-    since an Arrow binary column ends at 2 GiB. Raises ``SegmentCorruptError`` on a file that is not
-    as it was written, before any row that it damages is yielded.
+    Batches hold about as much as asked for; whoever wants to know which of them end within a transaction asks for
+    ``read_portions``. Raises ``SegmentCorruptError`` on a file that is not as it was written, before any row that it
+    damages is yielded.
     """
-    for cluster in _clusters(slices.slices, batch_rows):
-        if len(cluster) == 1:
-            yield from _read_alone(cluster[0], batch_rows, batch_bytes)
+    for portion in read_portions(slices, batch_rows, batch_bytes, column_bytes):
+        if isinstance(portion, LargeTransaction):
+            yield from portion.read()
         else:
-            yield from _read_merged(cluster, batch_rows, batch_bytes, column_bytes)
+            yield portion
+
+
+def read_portions(
+    slices: SpanSlices, batch_rows: int = BATCH_ROWS, batch_bytes: int = BATCH_BYTES, column_bytes: int = _COLUMN_BYTES
+) -> Iterator[Portion]:
+    """As ``read_slices``, with large transactions as such, unread: all batches between them hold whole transactions.
+
+    A transaction is large if it has more than some batches' rows or bytes. Only of one that is not found out, for it
+    has a few huge rows among many small ones, what exceeds ``column_bytes`` is cut between two keys, since
+    an Arrow binary column ends at 2 GiB.
+    """
+    rest = slices.slices
+    keep = slices.keys.of if slices.keys is not None else None
+    for ts in _large(rest, batch_rows * _WINDOW_BATCHES, batch_bytes * _WINDOW_BATCHES):
+        before, within, rest = _around(rest, ts)
+        yield from _read(before, batch_rows, batch_bytes, column_bytes, keep)
+        yield LargeTransaction(ts, within, batch_rows, batch_bytes, keep)
+    yield from _read(rest, batch_rows, batch_bytes, column_bytes, keep)
+
+
+def pick_keys(slices: SpanSlices, count: int) -> list[bytes]:
+    """About ``count`` of the keys, ascending, each standing for about as many changes."""
+    found = []
+    for each in slices.slices:
+        file = MappedSegment(each.layout, each.sums)
+        step = max(1, slices.rows // count)
+        found += [file.identity(row)[1] for row in range(each.row_low + min(step, len(each)) // 2, each.row_high, step)]
+    return sorted(found)
+
+
+def _read(
+    slices: Sequence[SegmentSlice], batch_rows: int, batch_bytes: int, column_bytes: int, keep: Keep | None
+) -> Iterator[pa.RecordBatch]:
+    for cluster in _clusters(slices, batch_rows):
+        if len(cluster) > 1:
+            yield from _read_merged(cluster, batch_rows, batch_bytes, column_bytes, keep)
+            continue
+        for batch in _read_alone(cluster[0], batch_rows, batch_bytes):
+            kept = batch if keep is None else keep(batch)
+            if len(kept):
+                yield kept
+
+
+def _large(slices: Sequence[SegmentSlice], most_rows: int, most_bytes: int) -> list[int]:
+    """Commit-ts that have more rows or bytes than that, ascending, as far as the samples tell."""
+    if sum(len(each) for each in slices) <= most_rows and sum(map(_bytes_of, slices)) <= most_bytes:
+        return []
+    samples = [np.frombuffer(each.sample_ts, np.uint64) for each in slices]
+    rows = np.concatenate([np.full(len(s), len(each) / max(len(s), 1)) for s, each in zip(samples, slices, strict=True)])
+    sizes = np.concatenate([np.frombuffer(each.sample_bytes, np.int64) for each in slices])
+    found, place = np.unique(np.concatenate(samples), return_inverse=True)
+    count, size = (np.bincount(place, weights=weights, minlength=len(found)) for weights in (rows, sizes))
+    is_large = (count > most_rows) | (size > most_bytes)
+    return [int(ts) for ts in found[is_large]]
+
+
+def _bytes_of(each: SegmentSlice) -> int:
+    return int(np.frombuffer(each.sample_bytes, np.int64).sum())
+
+
+def _around(
+    slices: Sequence[SegmentSlice], ts: int
+) -> tuple[tuple[SegmentSlice, ...], tuple[SegmentSlice, ...], tuple[SegmentSlice, ...]]:
+    """What lies below, at and above ``ts``."""
+    parts: tuple[list[SegmentSlice], ...] = ([], [], [])
+    for each in slices:
+        if each.last_ts < ts:
+            parts[0].append(each)
+        elif each.first_ts > ts:
+            parts[2].append(each)
+        else:
+            commit = MappedSegment(each.layout, each.sums).commit_ts(each.row_low, each.row_high)
+            low, high = (int(np.searchsorted(commit, np.uint64(ts), side=side)) for side in ("left", "right"))
+            for into, begin, end in zip(parts, (0, low, high), (low, high, len(each)), strict=True):
+                if begin < end:
+                    into.append(_part(each, begin, end, int(commit[begin]), int(commit[end - 1])))
+    return tuple(parts[0]), tuple(parts[1]), tuple(parts[2])
+
+
+def _part(each: SegmentSlice, begin: int, end: int, first_ts: int, last_ts: int) -> SegmentSlice:
+    """Rows ``[begin, end)`` of a slice."""
+    stamps, sizes = np.frombuffer(each.sample_ts, np.uint64), np.frombuffer(each.sample_bytes, np.int64)
+    inside = (stamps >= np.uint64(first_ts)) & (stamps <= np.uint64(last_ts))
+    return replace(
+        each,
+        row_low=each.row_low + begin,
+        row_high=each.row_low + end,
+        first_ts=first_ts,
+        last_ts=last_ts,
+        sample_ts=stamps[inside].tobytes(),
+        sample_bytes=sizes[inside].tobytes(),
+    )
 
 
 def _clusters(slices: Sequence[SegmentSlice], batch_rows: int) -> Iterator[list[SegmentSlice]]:
@@ -87,7 +202,7 @@ def _read_alone(alone: SegmentSlice, batch_rows: int, batch_bytes: int) -> Itera
 
 
 def _read_merged(
-    cluster: Sequence[SegmentSlice], batch_rows: int, batch_bytes: int, column_bytes: int
+    cluster: Sequence[SegmentSlice], batch_rows: int, batch_bytes: int, column_bytes: int, keep: Keep | None
 ) -> Iterator[pa.RecordBatch]:
     """Slices that overlap, merged window by window."""
     files = [MappedSegment(each.layout, each.sums) for each in cluster]
@@ -100,6 +215,10 @@ def _read_merged(
             if low < high:
                 parts.append(file.rows(cluster[i].row_low + low, cluster[i].row_low + high))
             at[i] = high
+        if keep is not None:
+            parts = [kept for part in parts if len(kept := keep(part))]
+        if not parts:
+            continue
         merged = merge(parts)
         size: Rows = np.sum([values.offsets() for values in merged.binary.values()], axis=0)
         yield from merged.batches(_cuts(merged.fixed("commit_ts"), size, batch_rows, batch_bytes, column_bytes))

@@ -49,6 +49,8 @@ class SorterStats:
     spans: int
     segments: int
     waiting: int  # calls of ``add`` held back
+    is_full: bool = False  # some of them until readers have made room on disk
+    most_disk_bytes: int = 0  # at one time, so far
 
 
 @dataclass(slots=True)
@@ -107,6 +109,8 @@ class Sorter:
         self._limit_ts = Ts(0)  # the highest ts that readers were ready to take
         self._numbered = 0
         self._waiting = 0
+        self._full = 0
+        self._most_disk = 0
         self._something_moved = asyncio.Event()
         self._failure: BaseException | None = None
         removed = _clear(folder)
@@ -206,7 +210,7 @@ class Sorter:
                 continue
             elif self._disk_bytes is not None and self._disk() > self._disk_bytes and self._readers_have_work():
                 self._something_moved.clear()
-                wait = self._moved()
+                wait = self._readers_moved()
             else:
                 return
             self._waiting += 1
@@ -215,8 +219,12 @@ class Sorter:
             finally:
                 self._waiting -= 1
 
-    async def _moved(self) -> None:
-        await self._something_moved.wait()
+    async def _readers_moved(self) -> None:
+        self._full += 1
+        try:
+            await self._something_moved.wait()
+        finally:
+            self._full -= 1
 
     def _readers_have_work(self) -> bool:
         return self.has_changes(self._released_ts, min(self.resolved_ts, self._limit_ts))
@@ -321,6 +329,8 @@ class Sorter:
             spans=len(self._spans),
             segments=len(segments),
             waiting=self._waiting,
+            is_full=self._full > 0,
+            most_disk_bytes=self._most_disk,
         )
 
     # Looking up
@@ -433,6 +443,7 @@ class Sorter:
             raise
         self._sealing = None
         self._estimate = None
+        self._most_disk = max(self._most_disk, self._disk())
 
 
 def _clear(folder: Path) -> int:
