@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.control.state import ChangefeedState, DataDir
+from tidemill.flow.deadletter import Undecodable, quarantine, read_quarantine
 from tidemill.flow.filter import ColumnSelector, TableFilter
 from tidemill.flow.pipeline import Unit
 from tidemill.flow.scan import ScanPart, plan_scan
@@ -130,6 +131,7 @@ class InitialCopy:
     def commit(self, receipts: Sequence[Receipt]) -> None:
         """What ``take`` gave is durable downstream. Blocks."""
         sink_state = self._sink.commit(self.state.start_ts, receipts)
+        self._put_aside([row for receipt in receipts for row in receipt.aside])
         copied = dict(self.state.copied or {})
         for table, count in self._taken:
             copied[str(table.physical_id)] = table.parts[count - 1].end.hex()
@@ -139,6 +141,14 @@ class InitialCopy:
         self.rows += rows
         self.state = replace(self.state, copied=copied, sink_state=sink_state, rows=self.state.rows + rows)
         self._data_dir.save(self.state)
+
+    def _put_aside(self, rows: Sequence[Undecodable]) -> None:
+        """All batches of a copy end at the same ts, so they share a file."""
+        if not rows:
+            return
+        folder, ts = self._data_dir.undecodable, self.state.start_ts
+        quarantine(folder, ts, [*(read_quarantine(folder) if folder.is_dir() else ()), *rows])
+        log.warning("rows that cannot be decoded were put aside", rows=len(rows), folder=str(folder))
 
     def finish(self) -> ChangefeedState:
         """All is copied: from here on it is a changefeed like any other."""

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.flow.deadletter import Undecodable, mount_or_set_aside
 from tidemill.flow.mounter import mount_values
 from tidemill.flow.scan.ahead import Emit, read_ahead
 from tidemill.flow.scan.hold import reading
 from tidemill.flow.scan.parts import ScanPart
+from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
 from tidemill.model.row import RowBatch, RowOp, arrow_schema
 from tidemill.upstream.pairs import PAIR_SCHEMA
 from tidemill.upstream.regions import RegionCache
@@ -25,11 +28,19 @@ BATCH_ROWS = 32768
 BATCH_BYTES = 8 << 20
 
 
-def read_part(part: ScanPart) -> Iterator[RowBatch]:
-    """The part's rows in key order, as inserts with commit-ts and start-ts equal to the ts of the scan."""
+def read_part(part: ScanPart, aside: list[Undecodable] | None = None) -> Iterator[RowBatch]:
+    """The part's rows in key order, as inserts with commit-ts and start-ts equal to the ts of the scan.
+
+    Rows that cannot be decoded go to ``aside``; without it they are a RowUndecodableError.
+    """
     nothing = pa.RecordBatch.from_pylist([], schema=arrow_schema(part.table))
     for pairs in read_ahead(partial(_read, part)):
         stamps = np.full(len(pairs), part.ts, np.uint64)
+        if aside is not None:
+            rows, bad = mount_or_set_aside(part.table, part.physical_id, _changes(pairs, stamps), part.zone)
+            aside.extend(bad)
+            yield rows
+            continue
         yield RowBatch(
             table=part.table,
             physical_id=part.physical_id,
@@ -39,6 +50,22 @@ def read_part(part: ScanPart) -> Iterator[RowBatch]:
             new=mount_values(part.table, part.physical_id, pairs.column("key"), pairs.column("value"), part.zone),
             old=nothing,
         )
+
+
+def _changes(pairs: pa.RecordBatch, stamps: npt.NDArray[np.uint64]) -> pa.RecordBatch:
+    """As the change stream would have brought them."""
+    times = pa.array(stamps)
+    columns = {
+        "start_ts": times,
+        "commit_ts": times,
+        "op": pa.array(np.full(len(pairs), Op.PUT, np.uint8)),
+        "key": pairs.column("key"),
+        "value": pairs.column("value"),
+        "old_value": pa.array([b""] * len(pairs), pa.binary()),
+    }
+    return pa.RecordBatch.from_arrays(
+        [columns[field.name].cast(field.type) for field in RAW_CHANGE_SCHEMA], schema=RAW_CHANGE_SCHEMA
+    )
 
 
 async def _read(part: ScanPart, emit: Emit[pa.RecordBatch]) -> None:
