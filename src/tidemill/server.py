@@ -283,7 +283,8 @@ class Changefeed:
     def _check_tables(self, schema: SchemaStore, wanted: TableFilter, state: ChangefeedState) -> None:
         """Refuse at the start what a filter says that cannot be done."""
         tables = schema.tables()
-        wanted.check_eligible(tables)
+        if state.checkpoint_ts == state.start_ts:
+            wanted.check_eligible(tables)  # one that came later is left out, and must not keep us from going on
         row_filter, selector = RowFilter(self._options.config), ColumnSelector(self._options.config)
         for table in tables:
             if wanted.captures(table):
