@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.clock import SYSTEM_CLOCK, Clock
+from tidemill.control.pace import Amount, Bounds, next_limit
 from tidemill.control.progress import (
     Advance,
     Finish,
@@ -36,14 +37,15 @@ from tidemill.control.progress import (
     sync_done,
 )
 from tidemill.control.state import ChangefeedState, DataDir
-from tidemill.errors import InvariantError
+from tidemill.errors import InvariantError, SinkError
 from tidemill.flow.deadletter import quarantine
 from tidemill.flow.filter import ColumnSelector, DdlFilter, TableFilter
+from tidemill.flow.hot import LEAST_BYTES, share_hot
 from tidemill.flow.intake import FEW_READINGS, Intake
 from tidemill.flow.pipeline import Part, Unit, make_units
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema import JOB_TABLE_ID, SchemaChange, SchemaStore
-from tidemill.flow.sink import Receipt, Sink
+from tidemill.flow.sink import Receipt, Sharing, Sink
 from tidemill.flow.sorter import Sorter
 from tidemill.log import get_logger
 from tidemill.model.change import RAW_CHANGE_SCHEMA
@@ -56,20 +58,24 @@ log = get_logger("processor")
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Work = Callable[[], Coroutine[object, object, None]]
 
 _DDL_SPAN = 1  # the subscription to the DDL jobs; the intake takes the numbers after it
 _TRACES = 1024  # of the latest batches are kept
+_SINK_PAUSE_SECONDS = 1.0  # before a sink that is away is asked again
 _IDLE_SAVE_SECONDS = 2.0  # how often a checkpoint that moves without data is written down
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How much one batch may take. A batch costs Spark some 0.2 s, so it should be worth it;
-    it is held in memory by one task, so it should not be too much."""
+    """How much one batch may take. A batch costs Spark some 0.2 s, so it should be worth it; the next one has to wait
+    for it, so it should not be too much for the sink."""
 
-    max_rows: int = 400_000
-    max_bytes: int = 256 << 20
+    bounds: Bounds = field(default_factory=Bounds)
     flush_interval_seconds: float = 0.0  # at least so long between the starts of two batches
+    tasks: int = 1  # that work on a batch at the same time
+    sharing: Sharing = Sharing.NEVER  # of a table that is most of a batch
+    least_shared: int = LEAST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +135,8 @@ class Processor:
         self._batch_ready: float | None = None
         self._batch_started = -1e9
         self._batch_planned = -1e9
+        self._batch_limit = self._admission.bounds.most
+        self._batch_taken = Amount(0, 0)
         self._losses = 0  # of batches; an offer from before one has nobody who listens
         self.traces: deque[BatchTrace] = deque(maxlen=_TRACES)
         self.latencies: deque[float] = deque(maxlen=_TRACES)  # from the commit of a batch's first row to durable
@@ -137,7 +145,9 @@ class Processor:
         self._sink_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sink")
         self._busy: asyncio.Task[None] | None = None
         self._publishing: asyncio.Task[None] | None = None
+        self._is_closing = False
         self.failure: Exception | None = None  # of what runs beside: a DDL, or telling readers of the checkpoint
+        self.sink_trouble: str | None = None  # why the sink is waited for; None: it is not, as far as is known
         self.totals = Totals()
         self.progress = Progress(
             checkpoint_ts=state.checkpoint_ts,
@@ -151,6 +161,12 @@ class Processor:
     def resume(self, state: ChangefeedState) -> None:
         """Another state of the same checkpoint, before it is attached: that of a copy that is complete."""
         self._state = state
+
+    @property
+    def batch_seconds(self) -> float | None:
+        """How long the batch at hand has been under way; None: there is none."""
+        is_under_way = self.progress.in_flight_ts is not None
+        return self._clock.monotonic() - self._batch_started if is_under_way else None
 
     @property
     def is_done(self) -> bool:
@@ -225,7 +241,7 @@ class Processor:
             if self._intake.has_changes(checkpoint_ts, swap_ts):
                 limit_ts = swap_ts
             swap_ts = self._schema.next_swap_ts(swap_ts)
-        return self._intake.next_to(checkpoint_ts, limit_ts, self._admission.max_rows, self._admission.max_bytes)
+        return self._intake.next_to(checkpoint_ts, limit_ts, self._batch_limit.rows, self._batch_limit.bytes)
 
     async def units(self, from_ts: Ts, to_ts: Ts) -> list[Unit]:
         """What the batch (from_ts, to_ts] that was offered consists of. Asked twice, it answers the same."""
@@ -263,14 +279,20 @@ class Processor:
                 raise InvariantError(f"changes of table id {physical_id} up to {to_ts}, but no schema for them")
             if self._tables.captures(table):
                 parts.append((table, physical_id, slices))
-        units = await self._in_sink(
-            make_units,
+        units = await self._in_sink(self._make_units, parts, to_ts)
+        self._batch_planned = self._clock.monotonic()
+        taken = [slices for _, _, slices in parts]
+        self._batch_taken = Amount(sum(each.rows for each in taken), sum(each.bytes for each in taken))
+        return units
+
+    def _make_units(self, parts: Sequence[Part], to_ts: Ts) -> list[Unit]:
+        """In the sink's thread: targets may take their time, and so may picking keys."""
+        units = make_units(
             parts,
             lambda table, physical_id: self._sink.target(self._selector.table(table), physical_id, to_ts),
             joins_partitions=self._joins_partitions,
         )
-        self._batch_planned = self._clock.monotonic()
-        return units
+        return share_hot(units, self._admission.tasks, self._admission.sharing.allows, self._admission.least_shared)
 
     async def commit(self, receipts: Sequence[Receipt]) -> None:
         """The batch at hand is durable downstream: that is where the checkpoint moves."""
@@ -287,9 +309,12 @@ class Processor:
         self.totals.bytes += sum(receipt.bytes for receipt in receipts)
         self.totals.batches += 1
         self.progress = moved_to(self.progress, to_ts)
+        self.sink_trouble = None
         self.totals.undecodable += sum(len(receipt.aside) for receipt in receipts)
         self._save(rows=self._state.rows + rows, sink_state=sink_state)
         durable_at = self._clock.monotonic()
+        seconds = durable_at - self._batch_started
+        self._batch_limit = next_limit(self._admission.bounds, self._batch_limit, self._batch_taken, seconds)
         first_ts = min((receipt.first_ts for receipt in receipts if receipt.first_ts), default=None)
         if first_ts is not None:
             self.latencies.append(lag_seconds(Ts(first_ts), self._clock.now()))
@@ -327,10 +352,10 @@ class Processor:
                     self.progress = moved_to(self.progress, to_ts)
                     self._save_idle()
                 case RunDdl(at_ts):
-                    self._keep_sink_busy(self._run_ddl(at_ts))
+                    self._keep_sink_busy(partial(self._run_ddl, at_ts))
                     break
                 case Sync(_):
-                    self._keep_sink_busy(self._sync())
+                    self._keep_sink_busy(self._sync)
                     break
                 case Offer(_):
                     if self._batch_ready is None:
@@ -338,6 +363,7 @@ class Processor:
                     break
                 case _:
                     break
+        self._intake.allow(self.progress.limit_ts, is_busy=self.progress.is_sink_busy)
         self._changed.set()
 
     def _has_changes(self) -> bool:
@@ -347,7 +373,7 @@ class Processor:
         self._batch_started = self._clock.monotonic()
         self.progress = replace(self.progress, in_flight_ts=to_ts)
 
-    def _keep_sink_busy(self, work: Coroutine[object, object, None]) -> None:
+    def _keep_sink_busy(self, work: Work) -> None:
         self.progress = replace(self.progress, is_sink_busy=True)
         self._busy = asyncio.create_task(self._beside(work))
 
@@ -393,7 +419,7 @@ class Processor:
         self._data_dir.save(self._state)
         self._idle_saved = self._clock.monotonic()
         if self._publishing is None:
-            self._publishing = asyncio.create_task(self._beside(self._publish()))
+            self._publishing = asyncio.create_task(self._beside(self._publish))
         self._intake.release(self.progress.checkpoint_ts)
         self._schema.gc(self.progress.ddl_ts)
 
@@ -411,12 +437,16 @@ class Processor:
 
     async def close(self) -> None:
         """Write down how far it came and let go of the sink. Call when no batch is at hand any more."""
+        self._is_closing = True
         if self._busy is not None and not self._busy.done():
             self._busy.cancel()
         elif self.progress.checkpoint_ts > self._state.checkpoint_ts and self.failure is None:
             self._save()
         if self._publishing is not None:
-            await self._publishing
+            if self.sink_trouble is not None:
+                self._publishing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._publishing
         await asyncio.to_thread(self._sink.close)  # beside a DDL that still runs there: it ends by this
         await asyncio.to_thread(self._sink_thread.shutdown)
 
@@ -424,12 +454,29 @@ class Processor:
         work = partial(call, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._sink_thread, work)
 
-    async def _beside(self, work: Coroutine[object, object, None]) -> None:
-        """What nobody waits for: its failure is kept for whoever looks after the changefeed."""
-        try:
-            await work
-        except Exception as error:
-            self.failure = error
+    async def _beside(self, work: Work) -> None:
+        """What nobody waits for: its failure is kept for whoever looks after the changefeed. A sink that is away is
+        asked again; it has waited by itself already."""
+        while True:
+            try:
+                await work()
+                self.sink_trouble = None
+                return
+            except SinkError as error:
+                if not error.retryable or self._is_closing:
+                    self.failure = error
+                    return
+                self.note_trouble(error)
+                await self._clock.sleep(_SINK_PAUSE_SECONDS)
+            except Exception as error:
+                self.failure = error
+                return
+
+    def note_trouble(self, error: SinkError) -> None:
+        """The sink is away for a reason that passes. Nothing is taken in beyond the bounds meanwhile."""
+        if self.sink_trouble is None:
+            log.warning("the sink is away; waiting for it", reason=str(error))
+        self.sink_trouble = str(error)
 
     # How it follows the schema.
 

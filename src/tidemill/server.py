@@ -13,13 +13,14 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.config import sink_parameters
+from tidemill.control.progress import stage
 from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.copying import InitialCopy
 from tidemill.errors import (
@@ -27,11 +28,13 @@ from tidemill.errors import (
     EngineError,
     InvariantError,
     RowUndecodableError,
+    SinkError,
     UpstreamError,
     UsageError,
 )
 from tidemill.flow.deadletter import forget_after
 from tidemill.flow.filter import ColumnSelector, RowFilter, TableFilter
+from tidemill.flow.hot import LEAST_BYTES
 from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.flow.puller import Puller
 from tidemill.flow.scan import plan_scan, read_part
@@ -72,6 +75,7 @@ class RunOptions:
     tasks: int = 2  # how many Spark tasks a batch is cut into at most
     available_now: bool = False  # take what the upstream has at the start, then end: Spark's trigger of that name
     config: ChangefeedConfig = field(default_factory=lambda: ChangefeedConfig(ignore_ineligible_table=True))
+    least_shared_bytes: int = LEAST_BYTES  # of a table in a batch, before several tasks share it
     initial_copy: bool = False  # a new changefeed first copies the rows as of its start-ts
 
 
@@ -86,6 +90,10 @@ class Snapshot:
     latency_p99: float | None
     totals: Totals
     pending_rows: int
+    memory_bytes: int  # of changes that wait in memory
+    disk_bytes: int  # and in the data folder
+    most_disk_bytes: int  # that have waited there at one time, in this run
+    disk_quota: int
     pulled_rows: int  # that came from the upstream in this run
     regions: int
 
@@ -122,9 +130,10 @@ class Changefeed:
         self._open_sink = open_sink
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="processor", daemon=True)
-        self._service_id = "tidemill-" + sha256(str(options.data_dir.resolve()).encode()).hexdigest()[:16]
+        self._service_id = self._data_dir.changefeed
         self._pd: PdClient | None = None
         self._gc_hold: GcHold | None = None
+        self._disk_quota = 0
         self._is_begun = False  # something is written down that a later run would resume
         self._upstream: _Upstream | None = None
         self._pulling: Future[None] | None = None
@@ -142,6 +151,7 @@ class Changefeed:
         """Connect, read the schema, subscribe, start Spark. Raises a TidemillError that says what is wrong."""
         self._data_dir.acquire()
         shutil.rmtree(self._data_dir.scratch, ignore_errors=True)  # of a run that was killed
+        self._disk_quota = self._options.config.disk_quota or shutil.disk_usage(self._data_dir.path).free // 2
         self._thread.start()
         self._upstream = self._on_loop(self._open_upstream())
         if self._upstream.copy is None:
@@ -180,8 +190,7 @@ class Changefeed:
         units = copy.take()
         if units:
             session = open_session(self._options.spark_master, scratch=self._data_dir.scratch)
-            tasks = min(self._options.tasks, self._traits.most_tasks)
-            copy.commit(run_units(session, self._pipeline, units, tasks))
+            copy.commit(run_units(session, self._pipeline, units, self._tasks))
             return
         self.processor.resume(copy.finish())
         self._upstream = replace(self._parts, copy=None)
@@ -193,6 +202,7 @@ class Changefeed:
 
     async def _look(self) -> Snapshot:
         progress, puller = self.processor.progress, self._parts.puller.stats()
+        sorter = self._parts.sorter.stats()
         return Snapshot(
             stage=self._stage(),
             checkpoint_ts=progress.checkpoint_ts,
@@ -200,7 +210,11 @@ class Changefeed:
             latency_p50=_quantile(self.processor.latencies, 0.5),
             latency_p99=_quantile(self.processor.latencies, 0.99),
             totals=self.processor.totals,
-            pending_rows=self._parts.sorter.stats().rows,
+            pending_rows=sorter.rows,
+            memory_bytes=sorter.memory_bytes,
+            disk_bytes=sorter.disk_bytes,
+            most_disk_bytes=sorter.most_disk_bytes,
+            disk_quota=self._disk_quota,
             pulled_rows=puller.changes,
             regions=puller.regions,
         )
@@ -247,7 +261,14 @@ class Changefeed:
         # The sink's own checkpoint is published after ours is saved, so it is never above it, unless it is another's.
         zone = ZoneInfo(self._zone)
         target = named(self._sink_options, self._service_id, pd.cluster_id)
-        sink = self._open_sink(target, state.sink_state, start_ts=state.checkpoint_ts, zone=zone, rescan=self._rescan)
+        sink = self._open_sink(
+            target,
+            state.sink_state,
+            start_ts=state.checkpoint_ts,
+            zone=zone,
+            rescan=self._rescan,
+            written_ts=await pd.get_ts() if self._is_begun else None,
+        )
         await asyncio.to_thread(sink.recover)
         forget_after(self._data_dir.undecodable, state.checkpoint_ts)
         self._data_dir.save(state)
@@ -265,7 +286,12 @@ class Changefeed:
             self._data_dir,
             pd.get_ts,
             target_ts=options.target_ts,
-            admission=Admission(flush_interval_seconds=self._traits.flush_interval_seconds),
+            admission=Admission(
+                flush_interval_seconds=self._traits.flush_interval_seconds,
+                tasks=self._tasks,
+                sharing=self._traits.sharing,
+                least_shared=options.least_shared_bytes,
+            ),
             config=options.config,
             joins_partitions=self._traits.joins_partitions,
             keeps_partitions=self._traits.keeps_partitions,
@@ -278,7 +304,10 @@ class Changefeed:
             copy = InitialCopy(pd, schema, wanted, sink, self._traits, selector, state, self._data_dir, self._zone)
             await copy.plan()
             await asyncio.to_thread(copy.make_tables)
-        return _Upstream(pd, Puller(pd, processor), Sorter(self._data_dir.segments), processor, copy)
+        return _Upstream(pd, Puller(pd, processor), self._open_sorter(self._data_dir.segments), processor, copy)
+
+    def _open_sorter(self, folder: Path) -> Sorter:
+        return Sorter(folder, memory_bytes=self._options.config.memory_quota, disk_bytes=self._disk_quota)
 
     def _check_tables(self, schema: SchemaStore, wanted: TableFilter, state: ChangefeedState) -> None:
         """Refuse at the start what a filter says that cannot be done."""
@@ -293,7 +322,7 @@ class Changefeed:
 
     async def _attach(self) -> None:
         self._parts.processor.attach(
-            self._parts.puller, self._parts.sorter, lambda: Sorter(self._data_dir.early_segments)
+            self._parts.puller, self._parts.sorter, lambda: self._open_sorter(self._data_dir.early_segments)
         )
 
     def _rescan(self, table: TableInfo, physical_ids: Sequence[int], ts: Ts) -> Iterator[RowBatch]:
@@ -382,6 +411,10 @@ class Changefeed:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
+    def _tasks(self) -> int:
+        return min(self._options.tasks, self._traits.most_tasks)
+
+    @property
     def _pipeline(self) -> Pipeline:
         return Pipeline(self._sink_options, self._zone, self._options.config)
 
@@ -389,12 +422,15 @@ class Changefeed:
         copy = self._parts.copy
         if copy is not None:
             return f"copying {copy.parts_done}/{copy.parts} parts of tables"
-        progress, stats = self.processor.progress, self._parts.puller.stats()
-        if progress.in_flight_ts is not None:
-            return "writing"
-        if stats.initialized_regions < stats.regions:
-            return f"scanning {stats.initialized_regions}/{stats.regions} regions"
-        return "waiting for resolved-ts" if progress.limit_ts <= progress.checkpoint_ts else "idle"
+        processor, stats = self.processor, self._parts.puller.stats()
+        return stage(
+            processor.progress,
+            batch_seconds=processor.batch_seconds,
+            trouble=processor.sink_trouble,
+            is_held=self._parts.sorter.stats().is_full,
+            scanned=stats.initialized_regions,
+            regions=stats.regions,
+        )
 
 
 def _quantile(values: Sequence[float], share: float) -> float | None:
@@ -431,7 +467,8 @@ class _SparkSide:
         self._loop = loop
         self._failures = 0
         self._batches = 0
-        self._session = open_session(options.spark_master, scratch=data_dir.scratch)
+        self._recovering: Future[None] | None = None
+        self._open_session = partial(open_session, options.spark_master, scratch=data_dir.scratch)
         tasks = min(options.tasks, wants.most_tasks)
         self._endpoint = Endpoint(self._processor, loop, self._pipeline, tasks)
         self._start()
@@ -443,7 +480,7 @@ class _SparkSide:
         # they could only disagree with it. A JVM that lost its process may still write to the folder it had.
         shutil.rmtree(self._folder, ignore_errors=True)
         self._job = ChangefeedJob(
-            self._session,
+            self._open_session(),  # another one, should its JVM have died
             self._endpoint.address,
             self._processor.progress.checkpoint_ts,
             self._folder / secrets.token_hex(4),
@@ -454,7 +491,11 @@ class _SparkSide:
         self._job.start(available_now=self._available_now)
 
     def wait(self, seconds: float) -> None:
-        """Raises why the query ended, should it. Where Spark itself is to blame, it is started again some times."""
+        """Raises why the query ended, should it. Where Spark itself is to blame, it is started again some times;
+        where the sink is away, as often as it takes."""
+        if self._recovering is not None:
+            self._wait_for_sink(self._recovering, seconds)
+            return
         if not self._job.wait(seconds):
             return
         failure = self._endpoint.failure or self._job.failure()
@@ -462,6 +503,9 @@ class _SparkSide:
             if self._available_now:
                 return
             raise InvariantError("Spark's query ended by itself")
+        if isinstance(failure, SinkError) and failure.retryable:
+            self._recover(failure)
+            return
         batches = self._processor.totals.batches
         self._failures = self._failures + 1 if batches == self._batches else 1
         self._batches = batches
@@ -469,6 +513,25 @@ class _SparkSide:
             raise failure
         log.warning("Spark failed; starting its query again", reason=str(failure), failures=self._failures)
         asyncio.run_coroutine_threadsafe(self._processor.begin_again(), self._loop).result()
+        self._start()
+
+    def _recover(self, failure: SinkError) -> None:
+        """The sink has given up for a reason that passes: begin the batch again once it is back."""
+        self._processor.note_trouble(failure)
+        self._recovering = asyncio.run_coroutine_threadsafe(self._processor.begin_again(), self._loop)
+
+    def _wait_for_sink(self, recovering: Future[None], seconds: float) -> None:
+        """In small steps, so that the changefeed can still be stopped."""
+        try:
+            recovering.result(seconds)
+        except TimeoutError:
+            return
+        except SinkError as error:
+            if not error.retryable:
+                raise
+            self._recover(error)
+            return
+        self._recovering = None
         self._start()
 
     def close(self, *, stop_session: bool) -> None:

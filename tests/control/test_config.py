@@ -21,6 +21,8 @@ bdr-mode = false
 enable-sync-point = true
 sync-point-interval = "5m"
 sync-point-retention = "1h30m"
+memory-quota = 67108864
+disk-quota = 1073741824
 
 [mounter]
 on-undecodable = "quarantine"
@@ -171,7 +173,9 @@ def test_a_dispatcher_may_have_its_old_name() -> None:
         ("check-gc-safe-point = false", "it must be true"),
         ("[consistent]\nlevel = 'eventual'", "it must be 'none': there is no redo log"),
         ("[consistent]\nstorage = 's3://x'", "'consistent.storage' is not supported: there is no redo log"),
-        ("memory-quota = 1", "'memory-quota' is not supported: .*Take it out"),
+        ("memory-quota = 1", "'memory-quota'.*a whole number, 16777216 or more"),
+        ("disk-quota = 0", "'disk-quota'.*a whole number, 1 or more"),
+        ("sql-mode = ''", "'sql-mode' is not supported: .*Take it out"),
         ("[sink.kafka-config]\nsasl-password = 'geheim'", "'sink.kafka-config' is not supported: .*message queues"),
         ("[integrity]\nintegrity-check-level = 'correctness'", "must be 'error' where integrity-check-level"),
         ("a = \nb = 1", "cannot read F: .*line 1, column"),

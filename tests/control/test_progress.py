@@ -1,10 +1,22 @@
 """What a changefeed may do next, one row per rule."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tidemill.control.progress import Advance, Finish, Offer, Progress, RunDdl, Wait, ddl_done, decide, moved_to
+from tidemill.control.progress import (
+    Advance,
+    Finish,
+    Offer,
+    Progress,
+    RunDdl,
+    Wait,
+    ddl_done,
+    decide,
+    moved_to,
+    stage,
+)
 from tidemill.errors import InvariantError
 from tidemill.model.ts import Ts
 
@@ -58,3 +70,33 @@ def test_the_checkpoint_never_moves_back() -> None:
 def test_the_checkpoint_never_passes_the_limit() -> None:
     with pytest.raises(InvariantError, match="26 would pass the limit 25"):
         moved_to(AT_10, Ts(26))
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        pytest.param({}, "idle", id="nothing to do"),
+        pytest.param({"batch_seconds": 1.0}, "writing", id="a batch under way"),
+        pytest.param({"batch_seconds": 61.2}, "writing for 61 s, the sink is slow", id="for long"),
+        pytest.param(
+            {"batch_seconds": 61.2, "is_held": True},
+            "writing for 61 s, the sink is slow; the upstream waits",
+            id="and nothing more is read",
+        ),
+        pytest.param(
+            {"batch_seconds": 1.0, "is_held": True}, "writing; the upstream waits", id="a full disk while batches move"
+        ),
+        pytest.param(
+            {"trouble": "cannot reach db:3306. See that it runs.", "batch_seconds": 3.0},
+            "waiting for the sink (cannot reach db:3306)",
+            id="a sink that is away",
+        ),
+        pytest.param({"scanned": 1, "regions": 3}, "scanning 1/3 regions", id="the start"),
+    ],
+)
+def test_what_people_are_told(known: dict[str, Any], said: str) -> None:
+    assert stage(AT_10, **known) == said
+
+
+def test_people_are_told_that_the_upstream_is_waited_for() -> None:
+    assert stage(replace(AT_10, frontier_ts=Ts(10))) == "waiting for resolved-ts"

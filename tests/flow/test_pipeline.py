@@ -15,7 +15,7 @@ from tidemill.flow.pipeline import Part, Pipeline, make_units, mount_in_order
 from tidemill.flow.sink import FileSink, parse_sink_uri
 from tidemill.flow.sorter import Sorter
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
-from tidemill.model.table import ColumnType, PartitionInfo, TableInfo
+from tidemill.model.table import ColumnType, IndexColumn, IndexInfo, PartitionInfo, TableInfo
 from tidemill.model.ts import Ts
 
 PLAIN = table(primary(), column(2, ColumnType.LONG), pk_is_handle=True)
@@ -43,7 +43,9 @@ def changes(physical_id: int, *rows: Row) -> pa.RecordBatch:
     )
 
 
-def written(folder: Path, info: TableInfo, parts: dict[int, list[Row]]) -> dict[str, list[tuple[int, str, str, str]]]:
+def written(
+    folder: Path, info: TableInfo, parts: dict[int, list[Row]], batch_rows: int = 1000
+) -> dict[str, list[tuple[int, str, str, str]]]:
     """The messages (commit-ts, type, id, c2) of one batch of ``parts``, rows by physical id, per folder."""
 
     async def fill(sorter: Sorter) -> None:
@@ -58,7 +60,7 @@ def written(folder: Path, info: TableInfo, parts: dict[int, list[Row]]) -> dict[
         asyncio.run(fill(sorter))
         planned: list[Part] = [(info, slices.span_id, slices) for slices in sorter.plan(Ts(0), Ts(100))]
         units = make_units(planned, lambda table, physical_id: sink.target(table, physical_id, Ts(100)))
-        sink.commit(Ts(100), [Pipeline(config, "UTC").process(unit) for unit in units])
+        sink.commit(Ts(100), [Pipeline(config, "UTC", batch_rows=batch_rows).process(unit) for unit in units])
     finally:
         sorter.close()
     found: dict[str, list[tuple[int, str, str, str]]] = {}
@@ -95,6 +97,26 @@ def test_table_partitions_are_written_apart(tmp_path: Path) -> None:
         "test/t/0/201": [(10, "INSERT", "2", "20")],
         "test/t/0/202": [(20, "INSERT", "1", "10")],
     }
+
+
+def test_a_large_transaction_has_its_deletes_first_then_updates_then_inserts(tmp_path: Path) -> None:
+    """With c2 unique, rows take each other's place; the transaction is read in pieces of four rows or so."""
+    unique = replace(PLAIN, indexes=(IndexInfo(2, "u", (IndexColumn(1, -1),), is_unique=True, is_primary=False),))
+    moved = [(20, n, (n + 1) % 20, n) for n in range(20)]  # each takes the value of its neighbour
+    others = [(20, 30, 300, None), (20, 31, None, 310), (20, 32, 320, 320)]
+    rows: list[Row] = [(10, 1, 1, None), *moved, *others, (30, 1, None, 2)]
+    (large,) = written(tmp_path / "large", unique, {ID: rows}, batch_rows=4).values()
+    (small,) = written(tmp_path / "small", unique, {ID: rows}, batch_rows=1000).values()
+    assert sorted(large) == sorted(small)
+    kinds = [kind for ts, kind, _, _ in large if ts == 20]
+    assert kinds == ["DELETE"] * 21 + ["UPDATE"] + ["INSERT"] * 21
+    assert [ts for ts, *_ in large] == sorted(ts for ts, *_ in large)
+
+
+def test_a_large_transaction_of_one_kind_keeps_the_order_of_its_keys(tmp_path: Path) -> None:
+    rows: list[Row] = [(20, n, n, None) for n in range(50)]
+    (large,) = written(tmp_path, PLAIN, {ID: rows}, batch_rows=4).values()
+    assert large == [(20, "INSERT", str(n), str(n)) for n in range(50)]
 
 
 def test_a_table_alone_keeps_its_id(tmp_path: Path) -> None:

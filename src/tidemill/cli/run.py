@@ -27,6 +27,7 @@ from tidemill.model.ts import show
 from tidemill.server import Changefeed, RunOptions, Snapshot, run_changefeed
 
 _PLAIN_PERIOD_SECONDS = 5.0
+_MIB = 1 << 20
 
 
 def run(
@@ -135,7 +136,8 @@ class ProgressLine:
 
     def _text(self, now: Snapshot) -> str:
         return (
-            f"{now.stage}: {now.totals.rows:,} rows, {self._rate:,.0f} rows/s, {now.pending_rows:,} buffered, "
+            f"{now.stage}: {now.totals.rows:,} rows, {self._rate:,.0f} rows/s, {now.pending_rows:,} buffered "
+            f"({now.disk_bytes / _MIB:,.0f} MiB of {now.disk_quota / _MIB:,.0f} on disk), "
             f"checkpoint {show(now.checkpoint_ts)}, lag {now.lag_seconds:.1f} s,{_latency(now)} "
             f"{now.totals.ddls} DDLs, {now.regions} regions{_aside(now)}"
         )
@@ -151,6 +153,8 @@ def _summary(now: Snapshot, finished: bool, seconds: float, output: Output) -> N
         "batches": now.totals.batches,
         "ddls": now.totals.ddls,
         "undecodable": now.totals.undecodable,
+        "most_disk_bytes": now.most_disk_bytes,
+        "disk_quota": now.disk_quota,
         "latency_p50": now.latency_p50,
         "latency_p99": now.latency_p99,
         "seconds": round(seconds, 3),

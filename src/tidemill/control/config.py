@@ -91,6 +91,8 @@ class _Reader:
                 ("sync_point_interval_seconds", "sync-point-interval"),
                 ("sync_point_retention_seconds", "sync-point-retention"),
                 ("ignore_txn_start_ts", "filter.ignore-txn-start-ts"),
+                ("memory_quota", "memory-quota"),
+                ("disk_quota", "disk-quota"),
             )
             if path in values
         }

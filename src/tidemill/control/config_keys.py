@@ -1,6 +1,7 @@
 """Every key of a changefeed's file: how its value is read, its default and its meaning; and those that we refuse.
 
-The names are TiCDC's, but for ``mounter.on-undecodable``, which is ours. The reference page is made of these tables.
+The names are TiCDC's, but for ``mounter.on-undecodable`` and ``disk-quota``, which are ours. The reference page is
+made of these tables.
 """
 
 import re
@@ -135,6 +136,18 @@ KEYS: Mapping[str, Key] = {
     "enable-sync-point": Key(boolean, "`false`", "Record pairs of timestamps at which both sides are equal."),
     "sync-point-interval": Key(seconds_from(30, "30s"), "`10m`", "How far apart sync points are; at least 30s."),
     "sync-point-retention": Key(seconds_from(3600, "1h"), "`24h`", "How long they are kept downstream; at least 1h."),
+    "memory-quota": Key(
+        number(16 << 20),
+        "`268435456`",
+        "Bytes of changes that may wait in memory before they are written to the data folder. A batch's task takes its "
+        "own.",
+    ),
+    "disk-quota": Key(
+        number(1),
+        "half of what is free at the start",
+        "Bytes of changes that may wait in the data folder. Beyond them nothing more is read from the upstream until "
+        "the sink has taken some; only what a batch cannot end without is let in.",
+    ),
     "mounter.on-undecodable": Key(
         word("stop", "quarantine"),
         "`stop`",
@@ -232,7 +245,6 @@ _SIMPLE = "it is for the protocol simple"
 
 # Keys and whole sections of TiCDC that are not honoured, each with the reason.
 REFUSED: Mapping[str, str] = {
-    "memory-quota": "what may wait is bounded by what one batch takes",
     "enable-old-value": "old values are always there",
     "enable-table-monitor": "there are no metrics by table",
     "changefeed-error-stuck-duration": "a changefeed retries as long as its error can pass",

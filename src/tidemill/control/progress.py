@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from tidemill.errors import InvariantError
 from tidemill.model.ts import MAX_TS, Ts
 
+SLOW_SECONDS = 10.0  # a batch is cut to take half of that at most
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -101,6 +103,28 @@ def decide(progress: Progress, has_changes: bool) -> Decision:
     if not has_changes:
         return Advance(limit)
     return Wait() if progress.is_stopping else Offer(limit)
+
+
+def stage(
+    progress: Progress,
+    *,
+    batch_seconds: float | None = None,
+    trouble: str | None = None,
+    is_held: bool = False,
+    scanned: int = 0,
+    regions: int = 0,
+) -> str:
+    """What is being done or waited for, for people. ``batch_seconds`` is how long the batch at hand has taken so far,
+    ``trouble`` why the sink is away; ``is_held``: nothing is read from the upstream until the sink has taken some."""
+    held = "; the upstream waits" if is_held else ""
+    if trouble is not None:
+        return f"waiting for the sink ({trouble.partition('. ')[0]}){held}"
+    if batch_seconds is not None:
+        slow = f" for {batch_seconds:.0f} s, the sink is slow" if batch_seconds >= SLOW_SECONDS else ""
+        return f"writing{slow}{held}"
+    if scanned < regions:
+        return f"scanning {scanned}/{regions} regions"
+    return "waiting for resolved-ts" if progress.limit_ts <= progress.checkpoint_ts else "idle"
 
 
 def moved_to(progress: Progress, checkpoint_ts: Ts) -> Progress:

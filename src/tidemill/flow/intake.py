@@ -142,6 +142,10 @@ class Intake:
             self._sorter.has_changes(checkpoint_ts, to_ts) or bool(self._due_slices(checkpoint_ts))
         )
 
+    def allow(self, limit_ts: Ts, *, is_busy: bool) -> None:
+        """A batch may go up to here: now, or later where the sink is busy. The intake waits for it if it must."""
+        self._sorter.allow(limit_ts, is_busy=is_busy)
+
     def next_to(self, checkpoint_ts: Ts, limit_ts: Ts, max_rows: int, max_bytes: int) -> Ts:
         return self._sorter.next_to(checkpoint_ts, limit_ts, max_rows, max_bytes)
 

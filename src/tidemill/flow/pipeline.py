@@ -5,11 +5,12 @@
 
 A ``Unit`` is the changes of one table or table partition in ``(from, to]`` under one schema, or rows of it as of
 one ts; it is small and picklable, and it names the segment slices to map, or the key ranges to scan, rather than
-carrying rows. Only receipts go back.
+carrying rows. Only receipts go back. Rows go through in batches of bounded size, large transactions too.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +22,16 @@ from tidemill.flow.deadletter import Undecodable, mount_or_set_aside
 from tidemill.flow.dispatcher import split_key_updates
 from tidemill.flow.encoder import Encoded, make_encoder
 from tidemill.flow.filter import ColumnSelector, RowFilter
+from tidemill.flow.filter.rows import without
 from tidemill.flow.mounter import mount
 from tidemill.flow.scan import ScanPart, read_part
 from tidemill.flow.sink.choice import SinkOptions, Target, traits, write
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.uri import SinkConfig
-from tidemill.flow.sorter import SpanSlices, read_slices
+from tidemill.flow.sorter import BATCH_ROWS, LargeTransaction, SpanSlices, read_portions
 from tidemill.model.change import RAW_CHANGE_SCHEMA
 from tidemill.model.changefeed import ChangefeedConfig, OnUndecodable
-from tidemill.model.row import RowBatch
+from tidemill.model.row import LargeRows, RowBatch, RowOp
 from tidemill.model.table import TableInfo
 from tidemill.upstream.keys import table_prefix
 
@@ -44,11 +46,14 @@ class Unit:
     target: Target
     is_mixed: bool = False  # rows of other physical ids are among them, and count as rows of this one
     parts: tuple[ScanPart, ...] = ()  # of an initial copy
+    shares: int = 1  # so many units have this table's changes, each those of a range of keys
 
     @property
     def weight(self) -> int:
         """To share units among tasks by."""
-        return self.slices.bytes if self.slices is not None else len(self.parts)
+        if self.slices is None:
+            return len(self.parts)
+        return self.slices.bytes // self.shares
 
 
 def make_units(
@@ -81,6 +86,7 @@ class Pipeline:
     sink: SinkOptions
     zone: str
     config: ChangefeedConfig = field(default_factory=ChangefeedConfig)
+    batch_rows: int = BATCH_ROWS  # that go through the stages at once; a transaction of several times that is cut
 
     def process(self, unit: Unit) -> Receipt:
         """Make one unit durable downstream and say what was written. Running it again writes the same, but for
@@ -88,7 +94,7 @@ class Pipeline:
         seen, began = _Seen(), SYSTEM_CLOCK.monotonic()
         receipt = write(unit.target, self._rows(unit, seen), self._messages)
         seconds = SYSTEM_CLOCK.monotonic() - began
-        return replace(receipt, seconds=seconds, first_ts=seen.first_ts, aside=tuple(seen.aside))
+        return replace(receipt, seconds=seconds, first_ts=seen.first_ts, aside=tuple(dict.fromkeys(seen.aside)))
 
     def _messages(self, rows: Iterator[RowBatch]) -> Iterator[Encoded]:
         if not isinstance(self.sink, SinkConfig):
@@ -96,31 +102,84 @@ class Pipeline:
         encoder = make_encoder(self.sink, int(SYSTEM_CLOCK.now() * 1000))
         return (encoder.encode(batch) for batch in rows)
 
-    def _rows(self, unit: Unit, seen: "_Seen") -> Iterator[RowBatch]:
+    def _rows(self, unit: Unit, seen: "_Seen") -> Iterator[RowBatch | LargeRows]:
         """Those that go out. What cannot be decoded is put aside, where the changefeed wants that."""
-        row_filter, selector = RowFilter(self.config), ColumnSelector(self.config)
-        splits = traits(self.sink).splits_updates
-        for rows in self._mounted(unit, seen.aside):
-            if len(rows) and not seen.first_ts:
-                seen.first_ts = int(rows.commit_ts[0])
-            rows = row_filter.apply(rows)
-            yield selector.apply(split_key_updates(rows) if splits else rows)
-
-    def _mounted(self, unit: Unit, aside: list[Undecodable]) -> Iterator[RowBatch]:
+        wants = traits(self.sink)
+        finish = _Finish(RowFilter(self.config), ColumnSelector(self.config), wants.splits_updates)
+        finish_large = replace(finish, splits=wants.splits_updates or wants.splits_large)
         if unit.slices is None:
+            sets_aside = self.config.on_undecodable is OnUndecodable.QUARANTINE
             for part in unit.parts:
-                yield from read_part(part)
+                for rows in read_part(part, seen.aside if sets_aside else None):
+                    seen.note(rows)
+                    yield finish(rows)
             return
-        verify = self.config.verifies_checksums
-        for changes in read_slices(unit.slices):
-            if unit.is_mixed:
-                changes = as_rows_of(unit.physical_id, changes)
-            if self.config.on_undecodable is OnUndecodable.STOP:
-                yield mount_in_order(unit.table, unit.physical_id, changes, self.zone, verify=verify)
+        for portion in read_portions(unit.slices, self.batch_rows):
+            if isinstance(portion, LargeTransaction):
+                seen.first_ts = seen.first_ts or portion.commit_ts
+                yield LargeRows(partial(self._large_rows, unit, portion, finish_large, seen))
             else:
-                rows, bad = mount_or_set_aside(unit.table, unit.physical_id, changes, self.zone, verify=verify)
-                aside.extend(bad)
-                yield rows
+                rows = self._mounted(unit, portion, seen)
+                seen.note(rows)
+                yield finish(rows)
+
+    def _large_rows(
+        self, unit: Unit, transaction: LargeTransaction, finish: "_Finish", seen: "_Seen"
+    ) -> Iterator[RowBatch]:
+        """The rows of a transaction too large to be held, in pieces.
+
+        Where rows of it may take each other's place, all deletes go first, then updates, then inserts, as they do
+        within a batch. Nothing can be put in order that is not held, so it is read once for each.
+        """
+        deletes, updates, inserts = transaction.kinds()
+        if not (finish.splits or unit.is_mixed) or not (updates or (deletes and inserts)):
+            yield from (finish(self._mounted(unit, changes, seen)) for changes in transaction.read())
+            return
+        is_split = finish.splits and updates  # as far as is known
+        for op, is_there in ((RowOp.DELETE, deletes), (RowOp.UPDATE, updates), (RowOp.INSERT, inserts)):
+            found_split = False
+            for changes in transaction.read() if is_there or is_split else ():
+                rows = finish(self._mounted(unit, _that_may_become(op, changes, with_updates=is_split), seen))
+                found_split |= op is RowOp.DELETE and bool((rows.op == RowOp.INSERT).any())
+                if (rows.op == op).any():
+                    yield without(rows, rows.op != op)
+            if op is RowOp.DELETE:
+                is_split = found_split
+
+    def _mounted(self, unit: Unit, changes: pa.RecordBatch, seen: "_Seen") -> RowBatch:
+        verify = self.config.verifies_checksums
+        if unit.is_mixed:
+            changes = as_rows_of(unit.physical_id, changes)
+        if self.config.on_undecodable is OnUndecodable.STOP:
+            return mount_in_order(unit.table, unit.physical_id, changes, self.zone, verify=verify)
+        rows, bad = mount_or_set_aside(unit.table, unit.physical_id, changes, self.zone, verify=verify)
+        seen.aside.extend(bad)
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Finish:
+    """What is done to rows once they are decoded."""
+
+    row_filter: RowFilter
+    selector: ColumnSelector
+    splits: bool
+
+    def __call__(self, rows: RowBatch) -> RowBatch:
+        rows = self.row_filter.apply(rows)
+        return self.selector.apply(split_key_updates(rows) if self.splits else rows)
+
+
+def _that_may_become(op: RowOp, changes: pa.RecordBatch, *, with_updates: bool) -> pa.RecordBatch:
+    """The changes that are of a kind, or, with updates, may have a half of that kind."""
+    has_new, has_old = (np.diff(_offsets(changes.column(name))) > 0 for name in ("value", "old_value"))
+    if op is RowOp.UPDATE:
+        wanted = has_new & has_old
+    else:
+        wanted = ~has_new if op is RowOp.DELETE else ~has_old
+        if with_updates:
+            wanted |= has_new & has_old
+    return changes if wanted.all() else changes.filter(pa.array(wanted))
 
 
 @dataclass(slots=True)
@@ -128,7 +187,11 @@ class _Seen:
     """What is noticed on the way."""
 
     first_ts: int = 0
-    aside: list[Undecodable] = field(default_factory=list)
+    aside: list[Undecodable] = field(default_factory=list)  # some of a large transaction twice
+
+    def note(self, rows: RowBatch) -> None:
+        if len(rows) and not self.first_ts:
+            self.first_ts = int(rows.commit_ts[0])
 
 
 def mount_in_order(

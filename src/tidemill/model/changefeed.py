@@ -71,3 +71,5 @@ class ChangefeedConfig:
     on_undecodable: OnUndecodable = OnUndecodable.STOP
     verifies_checksums: bool = False
     sink_settings: tuple[SinkSetting, ...] = ()
+    memory_quota: int = 256 << 20  # bytes of changes that may wait in memory
+    disk_quota: int | None = None  # bytes of changes that may wait on disk; None: half of what is free at the start

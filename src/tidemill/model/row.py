@@ -13,6 +13,7 @@ How a column's value is held (the text forms are TiDB's own):
     binary               binary
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -41,6 +42,22 @@ class RowBatch:
 
     def __len__(self) -> int:
         return len(self.op)
+
+
+@dataclass(frozen=True, slots=True)
+class LargeRows:
+    """The rows of one transaction, too many to be held. ``read`` gives them in batches, in order, each time anew."""
+
+    read: Callable[[], Iterator[RowBatch]]
+
+
+def flat(rows: Iterator[RowBatch | LargeRows]) -> Iterator[RowBatch]:
+    """For who does not mind where transactions end: large ones are read as their turn comes."""
+    for each in rows:
+        if isinstance(each, LargeRows):
+            yield from each.read()
+        else:
+            yield each
 
 
 def arrow_type(column: ColumnInfo) -> pa.DataType:

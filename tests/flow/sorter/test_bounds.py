@@ -112,6 +112,26 @@ def test_beyond_the_disk_bound_everything_is_let_in_when_only_input_can_move_the
     sorter.close()
 
 
+def test_beyond_the_disk_bound_add_waits_while_readers_are_busy_otherwise(segments: Path) -> None:
+    sorter = Sorter(segments, segment_bytes=1, memory_bytes=40_000, disk_bytes=1)
+
+    async def script() -> None:
+        sorter.open_span(1, Ts(0))
+        await sorter.add(1, batch(wide(0, 5)))
+        sorter.advance(1, Ts(5))
+        sorter.plan(Ts(0), Ts(5))
+        sorter.allow(Ts(0), is_busy=True)
+        late = asyncio.create_task(sorter.add(1, batch(wide(5, 7))))
+        await asyncio.sleep(0)
+        assert (late.done(), sorter.stats().is_full) == (False, True)
+        sorter.allow(Ts(0))
+        await asyncio.wait_for(late, DEADLINE_SECONDS)
+        assert not sorter.stats().is_full
+
+    asyncio.run(script())
+    sorter.close()
+
+
 def test_who_gives_up_waiting_has_added_nothing_and_harms_nobody(segments: Path) -> None:
     sorter = Sorter(segments, segment_bytes=1, memory_bytes=2, disk_bytes=1)
 

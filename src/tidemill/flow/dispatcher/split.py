@@ -26,7 +26,8 @@ def split_key_updates(rows: RowBatch) -> RowBatch:
 
     Both halves keep the ts of the update. Transactions without a split keep their order. The
     changes of one transaction, those with equal ``(commit_ts, start_ts)``, must stand together
-    and must not continue in another batch: the caller cuts batches between transactions.
+    and must not continue in another batch: the caller cuts batches between transactions, or puts the
+    halves in order by himself.
     """
     split = _changes_key(rows)
     if split is None:

@@ -7,7 +7,17 @@ files, blackhole, mysql/, lake/, parquet/       the sinks
 """
 
 from tidemill.flow.sink.blackhole import BlackholeSink, BlackholeTarget, drop_messages
-from tidemill.flow.sink.choice import SinkOptions, Target, Traits, named, open_sink, read_sink_uri, traits, write
+from tidemill.flow.sink.choice import (
+    Sharing,
+    SinkOptions,
+    Target,
+    Traits,
+    named,
+    open_sink,
+    read_sink_uri,
+    traits,
+    write,
+)
 from tidemill.flow.sink.files import FileSink, FileTarget, write_files
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.surface import Sink
@@ -21,6 +31,7 @@ __all__ = [
     "FileTarget",
     "Receipt",
     "Scheme",
+    "Sharing",
     "Sink",
     "SinkConfig",
     "SinkOptions",

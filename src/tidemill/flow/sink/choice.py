@@ -9,6 +9,7 @@ read_sink_uri(uri) ─► SinkOptions ─► open_sink ─► Sink              
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
+from enum import Enum
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit
 
@@ -23,12 +24,27 @@ from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.storage import is_storage_parameter, parse_storage
 from tidemill.flow.sink.surface import Sink
 from tidemill.flow.sink.uri import Scheme, SinkConfig, parse_sink_uri, safe_uri
-from tidemill.model.row import RowBatch
+from tidemill.model.row import LargeRows, RowBatch, flat
+from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 
 SinkOptions: TypeAlias = SinkConfig | mysql.MysqlOptions | lake.LakeOptions
 Encode: TypeAlias = Callable[[Iterator[RowBatch]], Iterator[Encoded]]
 Target: TypeAlias = FileTarget | BlackholeTarget | mysql.MysqlTarget | lake.LakeTarget
+
+
+class Sharing(Enum):
+    """Whether the changes of a table in a batch may come in several units, each those of a range of row keys."""
+
+    NEVER = "a table's changes have one order, which readers go by"
+    ONE_KEY = "only where rows of different keys cannot stand in each other's way"
+    ALWAYS = "readers go by commit-ts"
+
+    def allows(self, table: TableInfo) -> bool:
+        if self is Sharing.ONE_KEY:
+            is_row_key = table.pk_is_handle or table.is_common_handle
+            return is_row_key and all(index.is_primary for index in table.indexes if index.is_unique)
+        return self is Sharing.ALWAYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +54,14 @@ class Traits:
     flush_interval_seconds: float = 0.0  # at least so long between the starts of two batches
     most_tasks: int = 16
     splits_updates: bool = False  # an update that changes a key is to come as a delete and an insert
+    splits_large: bool = False  # in large transactions it is, which come in pieces, deletes first
     joins_partitions: bool = False  # the table partitions of a table are to come as one unit
     keeps_partitions: bool = False  # rows belong to a table partition by its id, not by their values
     zone: str | None = None  # of TIMESTAMP values; None: as the changefeed says
     needs_tables: bool = False  # before an initial copy
     copies_by_region: bool = False  # an initial copy may come in many units a table, at the same time
     copies_at_once: bool = False  # an initial copy of a table has to come in one unit
+    sharing: Sharing = Sharing.NEVER
 
 
 def read_sink_uri(uri: str, from_file: Mapping[str, str] | None = None) -> SinkOptions:
@@ -69,13 +87,26 @@ def traits(options: SinkOptions) -> Traits:
     match options:
         case mysql.MysqlOptions():
             return Traits(
-                most_tasks=options.worker_count, joins_partitions=True, needs_tables=True, copies_by_region=True
+                most_tasks=options.worker_count,
+                splits_large=True,
+                joins_partitions=True,
+                needs_tables=True,
+                copies_by_region=True,
+                sharing=Sharing.NEVER if options.is_atomic else Sharing.ONE_KEY,
             )
         case lake.LakeOptions():
             flush_interval = options.flush_interval_seconds
-            return Traits(flush_interval, options.worker_count, keeps_partitions=True, zone="UTC", copies_at_once=True)
+            return Traits(
+                flush_interval,
+                options.worker_count,
+                keeps_partitions=True,
+                zone="UTC",
+                copies_at_once=True,
+                sharing=Sharing.ALWAYS,
+            )
         case SinkConfig():
-            return Traits(options.flush_interval_seconds, options.worker_count, options.splits_updates)
+            sharing = Sharing.ALWAYS if options.scheme is Scheme.BLACKHOLE else Sharing.NEVER
+            return Traits(options.flush_interval_seconds, options.worker_count, options.splits_updates, sharing=sharing)
 
 
 def open_sink(
@@ -85,12 +116,14 @@ def open_sink(
     start_ts: Ts | None = None,
     zone: tzinfo = UTC,
     rescan: Rescan | None = None,
+    written_ts: Ts | None = None,
 ) -> Sink:
     """Runs on the driver. ``state`` is what the sink's ``commit`` returned last; None for a new changefeed.
-    ``rescan`` reads a table anew where a DDL has changed rows unseen."""
+    ``rescan`` reads a table anew where a DDL has changed rows unseen. ``written_ts`` is the last commit-ts of which
+    an earlier run may have written changes; None if there was none."""
     match options:
         case mysql.MysqlOptions():
-            return mysql.MysqlSink(options, state, start_ts=start_ts, zone=zone)
+            return mysql.MysqlSink(options, state, start_ts=start_ts, zone=zone, written_ts=written_ts)
         case lake.LakeOptions():
             return _open_lake(options, state, start_ts, zone, rescan)
         case SinkConfig(scheme=Scheme.FILE):
@@ -100,17 +133,22 @@ def open_sink(
     raise InvariantError(f"no sink for {options.safe_uri}")
 
 
-def write(target: Target, rows: Iterator[RowBatch], encode: Encode) -> Receipt:
+def share_of(target: Target, number: int) -> Target:
+    """Where the ``number``-th of several units goes that share a table."""
+    return replace(target, share=number) if isinstance(target, lake.LakeTarget) else target
+
+
+def write(target: Target, rows: Iterator[RowBatch | LargeRows], encode: Encode) -> Receipt:
     """Runs on executors: make all rows of a unit durable. ``encode`` turns them into messages, where those go out."""
     match target:
         case FileTarget():
-            return write_files(target, encode(rows))
+            return write_files(target, encode(flat(rows)))
         case BlackholeTarget():
-            return drop_messages(target, encode(rows))
+            return drop_messages(target, encode(flat(rows)))
         case mysql.MysqlTarget():
             return mysql.write_rows(target, rows)
         case lake.LakeTarget():
-            return lake.write_rows(target, rows)
+            return lake.write_rows(target, flat(rows))
 
 
 def _open_lake(

@@ -20,10 +20,11 @@ sorter     the buffers in memory, the segments on disk, back-pressure, release
 """
 
 from tidemill.flow.sorter.large import LargeTransaction
-from tidemill.flow.sorter.slices import KeyRange, SpanSlices, pick_keys, read_portions, read_slices
+from tidemill.flow.sorter.slices import BATCH_ROWS, KeyRange, SpanSlices, pick_keys, read_portions, read_slices
 from tidemill.flow.sorter.sorter import Sorter, SorterStats
 
 __all__ = [
+    "BATCH_ROWS",
     "KeyRange",
     "LargeTransaction",
     "Sorter",

@@ -14,6 +14,7 @@ row is read once. A transaction that would not fit into one is taken out and rea
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -62,7 +63,7 @@ class SpanSlices:
         )
 
 
-Portion = pa.RecordBatch | LargeTransaction
+Portion: TypeAlias = pa.RecordBatch | LargeTransaction
 
 
 def read_slices(
@@ -127,7 +128,8 @@ def _large(slices: Sequence[SegmentSlice], most_rows: int, most_bytes: int) -> l
     if sum(len(each) for each in slices) <= most_rows and sum(map(_bytes_of, slices)) <= most_bytes:
         return []
     samples = [np.frombuffer(each.sample_ts, np.uint64) for each in slices]
-    rows = np.concatenate([np.full(len(s), len(each) / max(len(s), 1)) for s, each in zip(samples, slices, strict=True)])
+    shares = [len(each) / max(len(found), 1) for found, each in zip(samples, slices, strict=True)]
+    rows = np.repeat(shares, [len(found) for found in samples])
     sizes = np.concatenate([np.frombuffer(each.sample_bytes, np.int64) for each in slices])
     found, place = np.unique(np.concatenate(samples), return_inverse=True)
     count, size = (np.bincount(place, weights=weights, minlength=len(found)) for weights in (rows, sizes))

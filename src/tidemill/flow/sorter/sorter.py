@@ -8,8 +8,9 @@ thread beside it; whoever needs the outcome waits for it. Nothing outlives the p
 
 Back-pressure. ``add`` waits while ``memory_bytes`` are exceeded; only the disk is waited for, so
 that always ends. Beyond ``disk_bytes`` it waits only as long as the readers can make room by
-themselves: while there are changes that they were offered (up to the lower of the resolved-ts and
-the last limit that ``next_to`` was asked with) and that the checkpoint has not passed. When they
+themselves: while there are changes that they may take (up to the lower of the resolved-ts and
+the last limit that they told of, by ``allow`` or ``next_to``) and that the checkpoint has not passed,
+or while they are busy with something else that will end. When they
 have taken all of that, only new input can move the frontier or the barrier on, whichever span it
 comes from, so everything is let in, beyond the bound. To block the slowest span, or a stream that
 it shares with others, would block for ever.
@@ -107,6 +108,7 @@ class Sorter:
         self._released_ts = Ts(0)
         self._planned_ts = Ts(0)
         self._limit_ts = Ts(0)  # the highest ts that readers were ready to take
+        self._is_busy = False
         self._numbered = 0
         self._waiting = 0
         self._full = 0
@@ -227,9 +229,15 @@ class Sorter:
             self._full -= 1
 
     def _readers_have_work(self) -> bool:
-        return self.has_changes(self._released_ts, min(self.resolved_ts, self._limit_ts))
+        return self._is_busy or self.has_changes(self._released_ts, min(self.resolved_ts, self._limit_ts))
 
     # Changes go out
+
+    def allow(self, limit_ts: Ts, *, is_busy: bool = False) -> None:
+        """Readers may take changes up to ``limit_ts``. ``is_busy``: not now, but soon, whether more comes in or not."""
+        self._limit_ts = max(self._limit_ts, limit_ts)
+        self._is_busy = is_busy
+        self._something_moved.set()
 
     def next_to(self, from_ts: Ts, limit_ts: Ts, max_rows: int, max_bytes: int) -> Ts:
         """Where a batch that begins above ``from_ts`` should end.

@@ -34,7 +34,7 @@ SYSTEM_COLUMNS = {
     "_unfit": pa.string(),
 }
 _RANK = np.array([0, 2, 1, 0], dtype=np.int64)  # by RowOp: delete < update < insert
-_RANK_SHIFT = 32
+_RANK_SHIFT, _SHARE_SHIFT = 48, 40
 MARKER_SEQ = 1 << 62  # behind all rows of its commit-ts
 RESCAN_SEQ = MARKER_SEQ + 1  # and behind the marker
 _OPS = pa.array(["", "I", "U", "D"])
@@ -60,16 +60,22 @@ def file_schema(columns: tuple[FileColumn, ...]) -> pa.Schema:
 
 
 def change_tables(
-    rows: RowBatch, columns: tuple[FileColumn, ...], *, above_ts: int = 0, rescan_ts: int | None = None, first: int = 0
+    rows: RowBatch,
+    columns: tuple[FileColumn, ...],
+    *,
+    above_ts: int = 0,
+    rescan_ts: int | None = None,
+    first: int = 0,
+    numbering: "Numbering | None" = None,
 ) -> list[pa.Table]:
     """The changes with commit-ts above ``above_ts``: first the rows that are there, then those deleted.
 
     With ``rescan_ts`` the rows are a copy of the table as of that ts, the ``first``-th of it on, and are ordered behind
-    the marker at that ts.
+    the marker at that ts. ``numbering`` remembers where the batch before has ended.
     """
     rows = split_key_updates(rows)
     commit_ts = rows.commit_ts.astype(np.int64)
-    seq = _order(rows, commit_ts)
+    seq = (numbering or Numbering()).of(rows, commit_ts)
     if rescan_ts is not None:
         commit_ts, seq = np.full(len(rows), rescan_ts), np.arange(RESCAN_SEQ + first, RESCAN_SEQ + first + len(rows))
     is_deleted = rows.op == RowOp.DELETE
@@ -157,10 +163,24 @@ def _unfit_texts(unfit: dict[str, Unfit], rows: int) -> pa.Array:
     return pa.array(whole, pa.string())
 
 
-def _order(rows: RowBatch, commit_ts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Rank of the operation, then the place within the commit-ts: the same however batches are cut."""
-    places = np.arange(len(rows), dtype=np.int64)
-    begins = np.ones(len(rows), dtype=np.bool_)
-    begins[1:] = commit_ts[1:] != commit_ts[:-1]
-    first = np.maximum.accumulate(np.where(begins, places, 0))
-    return (_RANK[rows.op] << _RANK_SHIFT) + (places - first)
+class Numbering:
+    """``_seq`` of batch after batch: rank of the operation, then the unit's share, then the place within the commit-ts.
+    The same however batches are cut, and no two rows of a table and a commit-ts have the same."""
+
+    def __init__(self, share: int = 0) -> None:
+        self._share = share
+        self._last_ts = -1
+        self._next = 0  # place of a row that goes on with the last commit-ts
+
+    def of(self, rows: RowBatch, commit_ts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        if not len(rows):
+            return np.empty(0, np.int64)
+        places = np.arange(len(rows), dtype=np.int64)
+        begins = np.ones(len(rows), dtype=np.bool_)
+        begins[1:] = commit_ts[1:] != commit_ts[:-1]
+        first = np.maximum.accumulate(np.where(begins, places, 0))
+        places -= first
+        if commit_ts[0] == self._last_ts:
+            places[first == 0] += self._next
+        self._last_ts, self._next = int(commit_ts[-1]), int(places[-1]) + 1
+        return (_RANK[rows.op] << _RANK_SHIFT) + (self._share << _SHARE_SHIFT) + places

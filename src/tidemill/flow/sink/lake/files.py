@@ -1,6 +1,6 @@
 """Data files of lake tables: what an executor writes for one unit, and what it tells the driver about it.
 
-    {location}/data/{to-ts}-{physical id}-{number}-{mark}.parquet
+    {location}/data/{to-ts}-{physical id}-{number}-{mark}.parquet       units that share a table share the numbers
 
 A file counts once the table's own transaction names it, so one that is left over harms nobody. The mark is that of
 the sink that asked for it: a task of a process that was killed writes under other names than its successor. Plain
@@ -20,13 +20,14 @@ import pyarrow.parquet as pq
 
 from tidemill.errors import SinkError
 from tidemill.flow.sink import layout
-from tidemill.flow.sink.lake.changes import FileColumn, change_tables, file_schema
+from tidemill.flow.sink.lake.changes import FileColumn, Numbering, change_tables, file_schema
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.storage import Files, StorageOptions, open_files
 from tidemill.model.row import RowBatch
 
 _NAME = re.compile(r"(\d{20})-(\d+)-(\d{5})(?:-[0-9a-f]+)?\.parquet")
 _MOST_PENDING_BYTES = 64 << 20
+_FILES_A_SHARE = 1000
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class LakeTarget:
     row_group_rows: int = 1 << 18
     compression: str = "zstd"
     physical_id: int = 0
+    share: int = 0  # of several units that have the table's rows of the batch
     owner: str = ""  # files appear only while this is the mark in the root; empty: they count later, or not at all
 
 
@@ -81,7 +83,12 @@ def to_ts_of(name: str) -> int | None:
 
 def write_rows(target: LakeTarget, rows: Iterator[RowBatch], files: Files | None = None) -> Receipt:
     """Runs on executors: write all rows as Parquet and return once the files are durable."""
-    tables = (table for batch in rows for table in change_tables(batch, target.columns, above_ts=target.above_ts))
+    numbering = Numbering(target.share)
+    tables = (
+        table
+        for batch in rows
+        for table in change_tables(batch, target.columns, above_ts=target.above_ts, numbering=numbering)
+    )
     written = write_tables(target, tables, files)
     return Receipt(
         target.folder,
@@ -153,7 +160,8 @@ class _Writer:
         self._parquet.close()
         content = self._buffer.getvalue()
         target = self._target
-        path = f"{target.folder}/{target.stem}-{len(self._done):05d}{target.suffix}.parquet"
+        number = target.share * _FILES_A_SHARE + len(self._done)
+        path = f"{target.folder}/{target.stem}-{number:05d}{target.suffix}.parquet"
         if not self._done:
             self._files.make_folder(target.folder)
         size = self._files.write(path, [content], self._check_owner)

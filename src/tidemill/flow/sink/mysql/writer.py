@@ -3,15 +3,18 @@
     RowBatches ─► windows (cut between transactions) ─► plan ─► lanes, each on a connection ─► durable
 
 A window is merged and written as a whole before the next one begins, so the memory used does not grow with the unit. A
+transaction of the upstream that is larger than a window comes by itself, deletes before updates before inserts: it is
+cut into windows, which with ``transaction-atomicity=table`` stand in one transaction downstream. A
 transaction that fails for a reason that passes (deadlock, lost connection, a server that restarts) is run again, as
 REPLACE where it may have gone through unnoticed. One that fails for good stops the unit; the row to blame is named.
 """
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -29,7 +32,7 @@ from tidemill.flow.sink.mysql.session import POOL, Connection, SessionSettings, 
 from tidemill.flow.sink.mysql.statement import Shapes
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.log import get_logger
-from tidemill.model.row import RowBatch
+from tidemill.model.row import LargeRows, RowBatch
 from tidemill.model.table import TableInfo
 
 log = get_logger("mysql")
@@ -51,7 +54,7 @@ class MysqlTarget:
     patience_seconds: float = 120.0  # how long one transaction is tried again
 
 
-def write_rows(target: MysqlTarget, rows: Iterator[RowBatch]) -> Receipt:
+def write_rows(target: MysqlTarget, rows: Iterator[RowBatch | LargeRows]) -> Receipt:
     """Write all rows and return once they are durable. Running it again leaves the same rows."""
     if not target.table.handle_key:
         raise SinkError(
@@ -60,17 +63,26 @@ def write_rows(target: MysqlTarget, rows: Iterator[RowBatch]) -> Receipt:
         )
     writer = _UnitWriter(target)
     for window in windows(rows):
-        writer.write(window)
+        if isinstance(window, LargeRows):
+            writer.write_large(window)
+        else:
+            writer.write(window)
     return Receipt(target.table.full_name, 0, 0, writer.rows, writer.bytes)
 
 
 def windows(
-    rows: Iterator[RowBatch], most_rows: int = _WINDOW_ROWS, most_bytes: int = _WINDOW_BYTES
-) -> Iterator[RowBatch]:
-    """The same rows in pieces that fit into memory, each ending with a transaction."""
+    rows: Iterator[RowBatch | LargeRows], most_rows: int = _WINDOW_ROWS, most_bytes: int = _WINDOW_BYTES
+) -> Iterator[RowBatch | LargeRows]:
+    """The same rows in pieces that fit into memory, each ending with a transaction. Large ones are left as they are."""
     waiting: list[RowBatch] = []
     count = size = 0
     for batch in rows:
+        if isinstance(batch, LargeRows):
+            if waiting:
+                yield _joined(waiting)
+            waiting, count, size = [], 0, 0
+            yield batch
+            continue
         if not len(batch):
             continue
         waiting.append(batch)
@@ -84,6 +96,23 @@ def windows(
                 whole = _part(whole, cut, len(whole))
             waiting, count, size = [whole], len(whole), whole.new.nbytes + whole.old.nbytes
     if waiting:
+        yield _joined(waiting)
+
+
+def pieces(
+    rows: Iterator[RowBatch], most_rows: int = _WINDOW_ROWS, most_bytes: int = _WINDOW_BYTES
+) -> Iterator[RowBatch]:
+    """The same rows in pieces that fit into memory, cut anywhere."""
+    waiting: list[RowBatch] = []
+    count = size = 0
+    for batch in rows:
+        waiting.append(batch)
+        count += len(batch)
+        size += batch.new.nbytes + batch.old.nbytes
+        if count >= most_rows or size >= most_bytes:
+            yield _joined(waiting)
+            waiting, count, size = [], 0, 0
+    if count:
         yield _joined(waiting)
 
 
@@ -136,12 +165,32 @@ class _UnitWriter:
         self._packet = packet
         self.rows = self.bytes = 0
 
+    @property
+    def _is_safe(self) -> bool:
+        return self._target.is_safe or self._target.settings.options.safe_mode
+
     def write(self, rows: RowBatch) -> None:
-        options = self._target.settings.options
-        is_safe = self._target.is_safe or options.safe_mode
-        plan = make_plan(rows, self._limits, self._literals, is_safe=is_safe, is_atomic=options.is_atomic)
+        self._write(rows, is_atomic=self._target.settings.options.is_atomic)
+
+    def write_large(self, rows: LargeRows) -> None:
+        if not self._target.settings.options.is_atomic:
+            for piece in pieces(rows.read()):
+                self._write(piece, is_atomic=False)
+            return
+        with _Worker(self._target, self._shapes, self._packet, threading.Event()) as worker:
+            written = worker.stream(lambda is_safe: self._plans(rows, is_safe), self._is_safe)
+        self.rows += written[0]
+        self.bytes += written[1]
+
+    def _plans(self, rows: LargeRows, is_safe: bool) -> Iterator[tuple[Plan, int]]:
+        """The pieces of one transaction, each with its number of rows."""
+        for piece in pieces(rows.read()):
+            yield make_plan(piece, self._limits, self._literals, is_safe=is_safe, is_atomic=False), len(piece)
+
+    def _write(self, rows: RowBatch, *, is_atomic: bool) -> None:
+        plan = make_plan(rows, self._limits, self._literals, is_safe=self._is_safe, is_atomic=is_atomic)
         for lanes in plan.phases:
-            self._run(plan, lanes, is_safe)
+            self._run(plan, lanes, self._is_safe)
         self.rows += len(rows)
         self.bytes += plan.text.payload.size
 
@@ -180,6 +229,7 @@ class _Worker:
     def __init__(self, target: MysqlTarget, shapes: Shapes, packet: int, stop: threading.Event) -> None:
         self._target, self._shapes, self._packet, self._stop = target, shapes, packet, stop
         self._connection: Connection | None = None
+        self._at: tuple[Plan, Transaction]  # what is being written
 
     def __enter__(self) -> "_Worker":
         return self
@@ -193,11 +243,36 @@ class _Worker:
 
     def execute(self, plan: Plan, transaction: Transaction, is_safe: bool) -> None:
         """Run one transaction until it is committed."""
-        deadline = SYSTEM_CLOCK.monotonic() + self._target.patience_seconds
+        self._at = plan, transaction
+        self._persist(lambda safe: self._try(plan, transaction, safe), is_safe)
+
+    def stream(self, plans: Callable[[bool], Iterator[tuple[Plan, int]]], is_safe: bool) -> tuple[int, int]:
+        """Run plan after plan in one transaction until it is committed; returns how many rows and bytes that were."""
+        rows = size = 0
+
+        def attempt(safe: bool) -> None:
+            nonlocal rows, size
+            rows = size = 0
+            connection = self._connected()
+            connection.begin()
+            for plan, count in plans(safe):
+                for lane in chain.from_iterable(plan.phases):
+                    for statement in chain.from_iterable(lane):
+                        self._at = plan, (statement,)
+                        connection.query(b"".join(self._shapes.text(plan, statement, is_safe=safe)))
+                rows, size = rows + count, size + plan.text.payload.size
+            connection.commit()
+
+        self._persist(attempt, is_safe)
+        return rows, size
+
+    def _persist(self, attempt: Callable[[bool], None], is_safe: bool) -> None:
+        """Again and again, as long as what stops it may pass."""
+        deadline: float | None = None
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
-                self._try(plan, transaction, is_safe)
+                attempt(is_safe)
                 return
             except (pymysql.err.MySQLError, OSError) as error:
                 if failures.number_of(error) == failures.DUPLICATE and not is_safe:
@@ -205,31 +280,36 @@ class _Worker:
                     is_safe = True
                     self._roll_back()
                     continue
-                self._check(plan, transaction, is_safe, error, deadline)
+                deadline = deadline or SYSTEM_CLOCK.monotonic() + self._target.patience_seconds
+                self._check(*self._at, is_safe, error, deadline)
                 is_safe = is_safe or failures.is_lost(error)  # nobody knows whether it was committed
                 self._recover(error)
             self._stop.wait(random.uniform(pause / 2, pause))
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
-    def _try(self, plan: Plan, transaction: Transaction, is_safe: bool) -> None:
+    def _connected(self) -> Connection:
         if self._connection is None:
             self._connection = POOL.take(self._target.settings, self._target.owner)
+        return self._connection
+
+    def _try(self, plan: Plan, transaction: Transaction, is_safe: bool) -> None:
+        connection = self._connected()
         texts = [self._shapes.text(plan, statement, is_safe=is_safe) for statement in transaction]
         if len(texts) == 1:
-            self._connection.query(b"".join(texts[0]))
+            connection.query(b"".join(texts[0]))
             return
         size = sum(len(part) for text in texts for part in text)
         if self._target.settings.options.multi_statements and size + 1024 < min(self._packet // 2, 8 << 20):
             parts: list[Any] = [b"BEGIN;"]
             for text in texts:
                 parts += [*text, b";"]
-            self._connection.query(b"".join([*parts, b"COMMIT"]))
-            drain(self._connection)
+            connection.query(b"".join([*parts, b"COMMIT"]))
+            drain(connection)
             return
-        self._connection.begin()
+        connection.begin()
         for text in texts:
-            self._connection.query(b"".join(text))
-        self._connection.commit()
+            connection.query(b"".join(text))
+        connection.commit()
 
     def _check(
         self, plan: Plan, transaction: Transaction, is_safe: bool, error: BaseException, deadline: float
