@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources import files
@@ -29,7 +30,10 @@ _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyst
 
 
 def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "tidemill") -> SparkSession:
-    """A session on ``master``. ``scratch`` takes Spark's temporary files. Needs a JDK 17 or newer."""
+    """A session on ``master``: the one that this process has, unless its JVM is dead. ``scratch`` takes Spark's
+    temporary files. Needs a JDK 17 or newer."""
+    if not _is_alive():
+        close_session()
     _check_reachable(master)
     # Workers must run this interpreter: by default they take whatever python3 is on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -84,14 +88,18 @@ def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "ti
 
 
 def close_session() -> None:
-    """Stop the session and its JVM, if there are any; returns when the JVM has ended. For a process about to end:
-    it must not leave a JVM behind that still writes to the folders it was given."""
+    """Stop the session and its JVM, if there are any; returns when the JVM has ended. For a process about to end,
+    which must not leave a JVM behind that still writes to the folders it was given, or for one whose JVM is dead."""
     from pyspark import SparkContext
 
     gateway, session = SparkContext._gateway, SparkSession._instantiatedSession
-    with suppress(Py4JError, OSError):  # the JVM may be gone already
+    with suppress(Py4JError, OSError), warnings.catch_warnings():  # the JVM may be gone already
+        warnings.simplefilter("ignore", RuntimeWarning)
         if session is not None:
             session.stop()
+    # The next session, if any, is to start a JVM of its own.
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
     if gateway is None:
         return
     with suppress(Py4JError, OSError):
@@ -104,6 +112,15 @@ def close_session() -> None:
         except TimeoutExpired:
             jvm.kill()
             jvm.wait()
+
+
+def _is_alive() -> bool:
+    """Whether the JVM of this process's session answers; True if there is no session."""
+    session = SparkSession._instantiatedSession
+    try:
+        return session is None or not session.sparkContext._jsc.sc().isStopped()
+    except (Py4JError, OSError):
+        return False
 
 
 @contextmanager
