@@ -195,6 +195,24 @@ def test_an_earlier_owner_cannot_write_any_more(sink: MysqlSink, mariadb: MariaD
     later.close()
 
 
+def test_a_session_that_merely_got_the_number_of_an_earlier_one_is_left_alone(
+    sink: MysqlSink, mariadb: MariaDb
+) -> None:
+    """A server that was restarted counts from the beginning."""
+    write(sink, PLAIN, *inserted(1))
+    stranger = mariadb.connect()
+    mariadb.query(
+        "INSERT INTO tidb_cdc.tidemill_writer_v1 SELECT changefeed, owner, "
+        f"{stranger.thread_id()}, '127.0.0.1:1' FROM tidb_cdc.tidemill_owner_v1"
+    )
+    later = MysqlSink(parse_mysql_uri(mariadb.uri()), None)
+    later.recover()
+    stranger.ping(reconnect=False)
+    assert mariadb.query("SELECT * FROM tidb_cdc.tidemill_writer_v1") == []
+    stranger.close()
+    later.close()
+
+
 def test_a_statement_of_an_earlier_owner_is_ended_before_the_next_one_writes(sink: MysqlSink, mariadb: MariaDb) -> None:
     write(sink, PLAIN, *inserted(1))
     holder = mariadb.connect(autocommit=False)
