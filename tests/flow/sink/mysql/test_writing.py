@@ -180,6 +180,31 @@ def test_a_table_without_a_key_is_refused(sink: MysqlSink) -> None:
         write(sink, keyless, (None, {"a": 1}))
 
 
+def test_what_a_lost_batch_inserted_and_a_later_one_deletes_is_gone(sink: MysqlSink, mariadb: MariaDb) -> None:
+    """The lost batch comes again in two: the first has nothing of the row, the second sees it come and go."""
+    first, middle, last = Ts(COMMIT_TS + 10), Ts(COMMIT_TS + 20), Ts(COMMIT_TS + 30)
+    row = {"id": 1, "v": "came"}
+    write_rows(sink.target(PLAIN, PLAIN.id, middle), iter([rows_of(PLAIN, (None, row), ts=[middle])]))
+    sink.recover()
+    write_rows(sink.target(PLAIN, PLAIN.id, first), iter([rows_of(PLAIN, *inserted(1), ts=[first])]))
+    sink.commit(first, [])
+    changes = rows_of(PLAIN, (None, row), (row, None), ts=[middle, last])
+    write_rows(sink.target(PLAIN, PLAIN.id, last), iter([changes]))
+    assert mariadb.query("SELECT id FROM writing.plain") == [(0,)]
+    sink.commit(last, [])
+    assert not sink.target(PLAIN, PLAIN.id, last).is_safe
+
+
+def test_what_an_earlier_run_may_have_written_is_written_safely(mariadb: MariaDb, sink: MysqlSink) -> None:
+    later = MysqlSink(parse_mysql_uri(mariadb.uri()), None, written_ts=END)
+    later.recover()
+    later.commit(Ts(END - 1), [])
+    assert later.target(PLAIN, PLAIN.id, END).is_safe
+    later.commit(END, [])
+    assert not later.target(PLAIN, PLAIN.id, Ts(END + 1)).is_safe
+    later.close()
+
+
 # Owners
 
 

@@ -4,9 +4,10 @@
                                         ddl between batches
 
 There is nothing to take back downstream: a batch that comes again is written again, as REPLACE and DELETE, and ends in
-the same rows. That is done for the first batch after a start or a loss, which covers all that may have been written
-before; later ones may use plain INSERT. With sync points ``next_barrier`` says where the checkpoint has to stop so
-that the pair of timestamps can be recorded exactly there.
+the same rows. That is done after a start or a loss until the checkpoint is past all that may have been written before:
+what was lost as one batch may come again as several shorter ones, and a row that one of these inserts and deletes may
+be there from the first time. Later ones may use plain INSERT. With sync points ``next_barrier`` says where the
+checkpoint has to stop so that the pair of timestamps can be recorded exactly there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,8 +58,10 @@ class MysqlSink:
         start_ts: Ts | None = None,
         zone: tzinfo = UTC,
         patience_seconds: float = _PATIENCE_SECONDS,
+        written_ts: Ts | None = None,
     ) -> None:
-        """``zone`` is the one in which rows are decoded. ``state`` is what ``commit`` returned last."""
+        """``zone`` is the one in which rows are decoded. ``state`` is what ``commit`` returned last. Changes above
+        ``written_ts`` have not been written by others before."""
         if state is not None and state.get("format") != _STATE_FORMAT:
             raise SinkError(
                 f"the state of the MySQL sink has format {state.get('format')!r}; this version reads {_STATE_FORMAT}. "
@@ -71,13 +74,15 @@ class MysqlSink:
         self._downstream: Downstream | None = None
         self._session: Connection | None = None  # the driver's own, for DDL and sync points
         self._is_safe = True
+        self._begun_ts = int(written_ts or 0)  # up to here changes may have been written
+        self._written_ts = 0  # and up to here by somebody who did not come to commit them
         self._tidied_ms = 0  # upstream time at which dropped tables were last looked through
         self._sync_points = SyncPoints(options, (state or {}).get("sync_point_ts") or start_ts)
 
     def recover(self) -> None:
         """Become the only writer; what comes next may have been written before."""
         self._owner = Owner.new(self._options.changefeed)
-        self._is_safe = True
+        self._is_safe, self._written_ts = True, self._begun_ts
         self._drop_session()
         self._patiently(self._take_over, "take over the downstream")
 
@@ -86,6 +91,7 @@ class MysqlSink:
         index may span them downstream."""
         if self._downstream is None:
             self.recover()
+        self._begun_ts = max(self._begun_ts, int(to_ts))
         settings = SessionSettings(self._options, self._downstream, self._zone)
         return MysqlTarget(settings, table, self._owner, self._is_safe, self._patience_seconds)
 
@@ -99,7 +105,7 @@ class MysqlSink:
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """All rows up to ``to_ts`` are there: each unit has returned from its last COMMIT."""
-        self._is_safe = False
+        self._is_safe = self._is_safe and to_ts < self._written_ts
         if self._sync_points.is_due(to_ts):
             self._patiently(
                 lambda: self._sync_points.record(self._opened(), self._downstream, to_ts), "record a sync point"
