@@ -108,11 +108,11 @@ def as_flags(flags: dict[str, object]) -> list[str]:
     return [word for name, value in pairs for word in (name, str(value))]
 
 
-def wait_until(holds: Any, what: str, seconds: float = PATIENCE_SECONDS) -> None:
+def wait_until(holds: Any, what: str, seconds: float = PATIENCE_SECONDS, every_seconds: float = 0.005) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"
-        time.sleep(0.005)
+        time.sleep(every_seconds)
 
 
 def sink_uri(folder: Path, parameters: Sequence[str] = ()) -> str:

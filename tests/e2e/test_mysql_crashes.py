@@ -1,184 +1,135 @@
 """A bank on the embedded TiDB, kept equal in a MariaDB while all around is killed. A seed tells what and when."""
 
+import json
 import random
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pymysql
 import pytest
 
+from tests.e2e.bank import TABLES, TOTAL, Bank, Row, Rows, kill_part, selected, total
 from tests.e2e.processes import Command, wait_until
 from tests.mariadb import MariaDb, need_mariadb, running
-from tidemill.store.upstream import EmbeddedUpstream
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SEED = 20261116
+VICTIMS = {"capture": 5, "jvm": 2, "daemon": 2, "worker": 7, "source": 4, "mariadb": 5, "store": 3, "upstream": 2}
 ROUNDS = 30
-ACCOUNTS, BALANCE = 12, 1000
-VICTIMS = ("worker", "worker", "source", "mariadb", "mariadb", "store", "store", "capture", "capture")
+
+# MariaDB has no past that one could read. So it looks by itself at the very moment at which a sync point is noted.
+SHOWN = "(select group_concat(concat_ws(' ', id, tag, balance, moves) order by id separator ',') from bank.{})"
+WITNESS = (
+    "create database witness",
+    "create table witness.sync_points (ts bigint unsigned, {} longtext, {} longtext)".format(*TABLES),
+    "create database tidb_cdc",
+    "create table tidb_cdc.syncpoint_v1 (ticdc_cluster_id varchar(255), changefeed varchar(255), "
+    "primary_ts varchar(18), secondary_ts varchar(18), created_at timestamp not null default current_timestamp, "
+    "index (created_at), primary key (changefeed, primary_ts))",
+    "create trigger tidb_cdc.witness before insert on tidb_cdc.syncpoint_v1 for each row begin "
+    "declare continue handler for 1146 begin end; "  # before there is a bank
+    "insert into witness.sync_points values (new.primary_ts, {}, {}); end".format(*map(SHOWN.format, TABLES)),
+)
 
 
-class Bank:
-    """Transfers between accounts of two tables, each in one transaction, and a DDL now and then, until stopped."""
+class Scene:
+    """The changefeed's process, and what may happen to it and around it."""
 
-    def __init__(self, address: str, seed: int) -> None:
-        self._host, _, port = address.partition(":")
-        self._port = int(port)
-        self._rng = random.Random(seed)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._work)
-        self.transfers = 0
-        self.failure: BaseException | None = None
+    def __init__(self, bank: Bank, mariadb: MariaDb, folder: Path) -> None:
+        self.bank, self.mariadb = bank, mariadb
+        self._folder = folder
+        self._flags = {
+            "pd": bank.pd,
+            "sink_uri": mariadb.uri("worker-count=2&enable-sync-point=true&sync-point-interval=30s"),
+            "start_ts": bank.open(),
+            "data_dir": folder / "data",
+        }
+        self.runs: list[Command] = []
+        self.start()
 
-    def open(self) -> None:
-        with self.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("create database bank")
-            for table in ("left_side", "right_side"):
-                cursor.execute(
-                    f"create table bank.{table} (id int primary key, tag varchar(20) unique, balance bigint, moves int)"
-                )
-                rows = ", ".join(f"({i}, '{table}-{i}', {BALANCE}, 0)" for i in range(ACCOUNTS))
-                cursor.execute(f"insert into bank.{table} values {rows}")
-
-    def connect(self) -> Any:
-        return pymysql.connect(host=self._host, port=self._port, user="root", autocommit=True)
+    @property
+    def run(self) -> Command:
+        return self.runs[-1]
 
     def start(self) -> None:
-        self._thread.start()
+        self.runs.append(Command(self._folder / "runs", "run", is_serving=True, **self._flags))
 
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-        if self.failure is not None:
-            raise self.failure
+    def kill(self, victim: str, rng: random.Random) -> None:
+        match victim:
+            case "capture":
+                self.run.kill(alone=rng.random() < 0.5)
+                self.start()
+            case "mariadb":
+                self.mariadb.kill()
+                self.mariadb.start()
+            case "store":
+                self.bank.kill_store(rng.randint(1, 3))
+            case "upstream":
+                self.bank.kill_upstream()
+            case part:
+                kill_part(self.run, part, rng)
 
-    def _work(self) -> None:
+    def wait_until_equal(self) -> None:
+        """The bank holds still; whatever is left of its work arrives."""
+        wanted = self.bank.rows()
+        assert total(wanted) == TOTAL
+        wait_until(lambda: self._downstream() == wanted or not self.run.is_running(), "equality", every_seconds=0.1)
+        assert self.run.is_running(), self.run.errors
+
+    def checkpoint_ts(self) -> int:
+        return int(json.loads((self._folder / "data" / "changefeed.json").read_bytes())["checkpoint_ts"])
+
+    def _downstream(self) -> Rows | None:
         try:
-            connection = self.connect()
-            while not self._stopped.wait(0.05):
-                try:
-                    self._transfer(connection)
-                except pymysql.err.MySQLError:  # a store is away: the transfer is whole or not at all
-                    connection.close()
-                    connection = self.connect()
-            connection.close()
-        except BaseException as error:
-            self.failure = error
-
-    def _transfer(self, connection: Any) -> None:
-        rng, amount = self._rng, self._rng.randint(1, 50)
-        one, other = rng.sample(["left_side", "right_side"], 2)
-        source, target = rng.randrange(ACCOUNTS), rng.randrange(ACCOUNTS)
-        with connection.cursor() as cursor:
-            if rng.random() < 0.005:
-                cursor.execute(f"alter table bank.{one} add column c{self.transfers} int default {amount}")
-            cursor.execute("begin")
-            cursor.execute(f"update bank.{one} set balance = balance - {amount}, moves = moves + 1 where id = {source}")
-            cursor.execute(
-                f"update bank.{other} set balance = balance + {amount}, moves = moves + 1 where id = {target}"
-            )
-            if rng.random() < 0.2 and source != target:  # two unique keys change places
-                first, second = f"{one}-{source}", f"{one}-{target}"
-                cursor.execute(f"select id, tag from bank.{one} where id in ({source}, {target})")
-                tags = dict(cursor.fetchall())
-                first, second = tags[source], tags[target]
-                cursor.execute(f"update bank.{one} set tag = 'moving' where id = {source}")
-                cursor.execute(f"update bank.{one} set tag = '{first}' where id = {target}")
-                cursor.execute(f"update bank.{one} set tag = '{second}' where id = {source}")
-            cursor.execute("commit")
-        self.transfers += 1
+            with self.mariadb.connect() as connection, connection.cursor() as cursor:
+                return {table: selected(cursor, table) for table in TABLES}
+        except pymysql.err.ProgrammingError:
+            return None  # no such table yet
 
 
 @pytest.fixture
 def mariadb(tmp_path: Path) -> Iterator[MariaDb]:
     need_mariadb()
     with running(tmp_path / "mariadb") as server:
+        server.query(*WITNESS)
         yield server
 
 
-def test_a_bank_stays_equal_while_parts_of_everything_are_killed(mariadb: MariaDb, tmp_path: Path) -> None:
-    print(f"seed {SEED}")
+def test_a_bank_is_equal_after_every_kill_and_at_every_sync_point(mariadb: MariaDb, tmp_path: Path) -> None:
     rng = random.Random(SEED)
-    with EmbeddedUpstream.start(
-        stores=3, sql_port=0, resolved_interval_seconds=0.2, data_dir=tmp_path / "cluster"
-    ) as upstream:
-        bank = Bank(upstream.sql_addresses[0], SEED)
-        start_ts = upstream.tso()
-        bank.open()
-        bank.start()
-        flags = {"pd": upstream.pd_address, "sink_uri": mariadb.uri("worker-count=2"), "start_ts": start_ts,
-                 "data_dir": tmp_path / "data"}  # fmt: skip
-        run = Command(tmp_path / "runs", "run", is_serving=True, **flags)
-        runs = [run]
+    victims = rng.sample(list(VICTIMS), counts=VICTIMS.values(), k=ROUNDS)
+    print(f"seed {SEED}")
+    with Bank(tmp_path, SEED) as bank:
+        scene = Scene(bank, mariadb, tmp_path)
         try:
-            for number in range(ROUNDS):
-                victim = rng.choice(VICTIMS)
-                seen = moves(mariadb)
-                wait_until(
-                    lambda seen=seen, run=run: moves(mariadb) > seen or not run.is_running(), "a transfer downstream"
-                )
-                assert run.is_running(), run.errors
-                print(f"round {number}: {victim}, {bank.transfers} transfers")
-                match victim:
-                    case "mariadb":
-                        mariadb.kill()
-                        mariadb.start()
-                    case "store":
-                        store = rng.randint(1, 3)
-                        upstream.kill_store(store)
-                        upstream.start_store(store)
-                    case "worker":
-                        kill_part(run, "-m tidemill.spark.daemon")
-                    case "source":
-                        kill_part(run, "python_streaming_source_runner")
-                    case "capture":
-                        run.kill(alone=rng.random() < 0.5)
-                        run = Command(tmp_path / "runs", "run", is_serving=True, **flags)
-                        runs.append(run)
-            bank.stop()
-            target_ts = upstream.tso()
-            run.kill()
-            with Command(tmp_path / "runs", "run", target_ts=target_ts, **flags) as last:
-                assert last.wait() == 0, last.errors
+            scene.wait_until_equal()
+            reached, began = scene.checkpoint_ts(), time.monotonic()
+            for number, victim in enumerate(victims):
+                bank.go()
+                bank.wait_for(rng.randint(1, 12))
+                scene.kill(victim, rng)
+                bank.wait_for(rng.randint(1, 5))
+                bank.hold()
+                scene.wait_until_equal()
+                print(f"round {number}: {victim}, {bank.transfers} transfers, {time.monotonic() - began:.1f} s")
+                assert scene.checkpoint_ts() >= reached
+                reached = scene.checkpoint_ts()
+            assert scene.run.terminate() == 0, scene.run.errors
+            assert "Traceback" not in scene.run.errors
         finally:
-            bank._stopped.set()
-            for each in runs:
-                each.kill()
-        with bank.connect() as connection, connection.cursor() as cursor:
-            theirs = {table: selected(cursor, table) for table in ("left_side", "right_side")}
-    with mariadb.connect() as connection, connection.cursor() as cursor:
-        ours = {table: selected(cursor, table) for table in theirs}
-    assert ours == theirs
-    assert sum(row["balance"] for rows in ours.values() for row in rows) == 2 * ACCOUNTS * BALANCE
-    assert sum(row["moves"] for rows in ours.values() for row in rows) >= 2 * ROUNDS
+            for run in scene.runs:
+                run.kill()
+        for run in scene.runs:
+            run.wait_until_gone()
+        points = mariadb.query("select * from witness.sync_points")
+        assert points
+        for ts, *sides in points:
+            then = bank.rows(ts)
+            assert sides == [shown(then[table]) for table in TABLES]
+            assert total(then) == TOTAL
 
 
-def moves(mariadb: MariaDb) -> int:
-    """How many halves of transfers are there; none before the tables are."""
-    try:
-        return sum(
-            int(mariadb.query(f"select coalesce(sum(moves), 0) from bank.{t}")[0][0])
-            for t in ("left_side", "right_side")
-        )
-    except pymysql.err.ProgrammingError:
-        return -1
-
-
-def kill_part(run: Command, words: str) -> None:
-    for process in run.survivors():
-        try:
-            if words in " ".join(process.cmdline()):
-                process.kill()
-                return
-        except psutil.Error:
-            continue
-
-
-def selected(cursor: Any, table: str) -> list[dict[str, Any]]:
-    cursor.execute(f"select * from bank.{table} order by id")
-    names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+def shown(rows: list[Row]) -> str:
+    return ",".join(" ".join(str(row[name]) for name in ("id", "tag", "balance", "moves")) for row in rows)
