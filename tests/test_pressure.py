@@ -224,3 +224,29 @@ def test_a_full_disk_is_named_and_nothing_of_what_was_saved_is_lost(
     asyncio.run(scenario())
     state = DataDir(tmp_path / "data").load()
     assert state is None or state.rows == 0
+
+
+def test_a_flush_interval_holds_back_only_what_may_grow(
+    upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path
+) -> None:
+    def run(*statements: str) -> None:
+        for statement in statements:
+            session.execute(statement)
+
+    async def scenario() -> None:
+        async with feeding(upstream, tmp_path, admission=Admission(flush_interval_seconds=3600.0)) as feed:
+            await asyncio.to_thread(run, "insert into shop.t (v) values ('first')")
+            await feed.begin()  # no batch was before it
+            await feed.take()
+            ddl = "create table shop.barrier (id int primary key)"
+            await asyncio.to_thread(run, "insert into shop.t (v) values ('before the DDL')", ddl)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await feed.begin()
+            await feed.take()
+            await asyncio.to_thread(run, "insert into shop.t (v) values ('behind the DDL')")
+            ts = await feed.pd.get_ts()
+            await feed.until(lambda: feed.processor.progress.limit_ts > ts and bool(feed.sink.ddls))
+            from_ts = feed.processor.progress.checkpoint_ts
+            assert await feed.processor.offer(from_ts, 0.2) == from_ts
+
+    asyncio.run(scenario())

@@ -72,7 +72,7 @@ class Admission:
     for it, so it should not be too much for the sink."""
 
     bounds: Bounds = field(default_factory=Bounds)
-    flush_interval_seconds: float = 0.0  # at least so long between the starts of two batches
+    flush_interval_seconds: float = 0.0  # at least so long between the starts of two batches that could be one
     tasks: int = 1  # that work on a batch at the same time
     sharing: Sharing = Sharing.NEVER  # of a table that is most of a batch
     least_shared: int = LEAST_BYTES
@@ -215,12 +215,11 @@ class Processor:
             decision = decide(self.progress, self._has_changes())
             due = self._batch_started + self._admission.flush_interval_seconds
             match decision:
-                case Offer(limit) if now >= due:
+                case Offer(limit):
                     to_ts = self._next_to(limit)
-                    self._begin(to_ts)
-                    return to_ts
-                case Offer(_):
-                    pass
+                    if now >= due or to_ts < limit or self.progress.is_barred:  # it would not grow by waiting
+                        self._begin(to_ts)
+                        return to_ts
                 case Finish():
                     await self._clock.sleep(min(wait_seconds, 0.05))
                     return from_ts

@@ -55,6 +55,22 @@ def test_decide(progress: Progress, has_changes: bool, decision: object) -> None
     assert decide(progress, has_changes) == decision
 
 
+@pytest.mark.parametrize(
+    ("ends", "is_barred"),
+    [
+        pytest.param({}, False, id="the frontier"),
+        pytest.param({"barrier_ts": Ts(15)}, True, id="a DDL below the frontier"),
+        pytest.param({"sync_ts": Ts(15)}, True, id="a sync point below the frontier"),
+        pytest.param({"target_ts": Ts(15)}, True, id="the end"),
+        pytest.param({"barrier_ts": Ts(20)}, False, id="a DDL at the frontier"),
+        pytest.param({"schema_ts": Ts(15)}, False, id="what is known of DDL"),
+    ],
+)
+def test_a_batch_does_not_grow_by_waiting_before_a_barrier(ends: dict[str, Ts], is_barred: bool) -> None:
+    at = {"checkpoint_ts": Ts(10), "ddl_ts": Ts(10), "frontier_ts": Ts(20), "schema_ts": Ts(20)}
+    assert Progress(**{**at, **ends}).is_barred == is_barred
+
+
 def test_a_ddl_at_the_checkpoint_is_remembered_as_not_yet_run() -> None:
     at_barrier = moved_to(replace(AT_10, barrier_ts=Ts(20), in_flight_ts=Ts(20)), Ts(20))
     assert (at_barrier.checkpoint_ts, at_barrier.ddl_ts, at_barrier.in_flight_ts) == (20, 19, None)

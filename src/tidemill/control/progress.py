@@ -39,6 +39,11 @@ class Progress:
         return Ts(min(MAX_TS if end is None else end for end in ends))
 
     @property
+    def is_barred(self) -> bool:
+        """A barrier is the limit: whatever the upstream promises next, a batch that waits here does not grow."""
+        return self.limit_ts < min(self.frontier_ts, self.schema_ts)
+
+    @property
     def is_finished(self) -> bool:
         """Everything up to the target is durable, a DDL exactly at it included."""
         if self.target_ts is None or min(self.checkpoint_ts, self.schema_ts) < self.target_ts:
