@@ -1,32 +1,35 @@
-"""catchup.*: how much there is to catch up with, and whose memory counts."""
+"""catchup.*: what there is to catch up with, and whose memory counts."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-import pyarrow.parquet as pq
-import pytest
-
-from bench.catchup import _begin_of_last_share, _bytes, _family, _own_bytes
-from bench.data import grow
+from bench.catchup import Scan, family, own_bytes
+from bench.data import TABLE_ID
+from tidemill.model.change import RAW_CHANGE_SCHEMA
+from tidemill.upstream.keys import record_prefix
 
 
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return grow("bench-wide", 5000, tmp_path_factory.mktemp("grown"))
+def test_a_scan_has_the_size_that_was_asked_for():
+    scan = Scan(0.02)
+    batches = list(scan.batches())
+    assert sum(map(len, batches)) == len(scan)
+    assert abs(sum(batch.nbytes for batch in batches) - 20_000_000) < 2_000_000
 
 
-def test_the_smaller_run_begins_where_a_fifth_of_the_changes_is_left(history):
-    commit_ts = pq.read_table(history, columns=["commit_ts"])["commit_ts"].to_pylist()
-    begin_ts = _begin_of_last_share(history)
-    assert len([ts for ts in commit_ts if ts > begin_ts]) == pytest.approx(len(commit_ts) / 5, rel=0.2)
-
-
-def test_the_size_is_that_of_keys_and_values(history):
-    rows = pq.read_table(history, columns=["key", "value"]).to_pylist()
-    size = sum(len(row["key"]) + len(row["value"] or b"") for row in rows)
-    assert _bytes(history) == pytest.approx(size, rel=0.05)
+def test_a_scan_comes_by_key_and_at_all_times():
+    scan = Scan(0.01)
+    batches = list(scan.batches())
+    keys = [key for batch in batches for key in batch["key"].to_pylist()]
+    commits = [ts for batch in batches for ts in batch["commit_ts"].to_pylist()]
+    assert keys == sorted(keys)
+    assert all(key.startswith(record_prefix(TABLE_ID)) for key in keys)
+    assert len(set(zip(keys, commits, strict=True))) == len(scan)
+    assert scan.start_ts < min(commits)
+    assert max(commits) <= scan.end_ts
+    firsts = [batch["commit_ts"][0].as_py() for batch in batches]
+    assert firsts != sorted(firsts)
+    assert all(batch.schema == RAW_CHANGE_SCHEMA for batch in batches)
 
 
 def test_the_memory_is_that_of_a_process_and_all_below_it():
@@ -34,7 +37,7 @@ def test_the_memory_is_that_of_a_process_and_all_below_it():
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], **pipes) as child:
         assert child.stdout.readline() == b"there\n"
-        assert child.pid in list(_family(os.getpid()))
-        assert _own_bytes(child.pid) > 64 << 20
+        assert child.pid in list(family(os.getpid()))
+        assert own_bytes(child.pid) > 64 << 20
         child.stdin.close()
-    assert _own_bytes(child.pid) == 0
+    assert own_bytes(child.pid) == 0
