@@ -128,7 +128,7 @@ class Scan:
         self._period = int(self._commit.max() - self._start.min()) + 1
         self._begin = int(history.end_ts) + 1 - int(self._start.min())
         self.start_ts = Ts(history.end_ts)
-        self.copies = max(1, round(gigabytes * 1e9 / self._changes.nbytes))
+        self.copies: int = max(1, round(gigabytes * 1e9 / self._changes.nbytes))
         self.end_ts = Ts(int(self._commit.max()) + self._begin + self.copies * self._period)
 
     def __len__(self) -> int:
