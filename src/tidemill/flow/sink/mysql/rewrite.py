@@ -7,6 +7,7 @@ is not known here is sent as it stands, and the server's error tells.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from tidemill.flow.sink.mysql.session import Downstream, Flavor
@@ -127,6 +128,80 @@ class _Text:
             if token.word in ("INVISIBLE", "VISIBLE") and is_index_end:
                 token.text = "IGNORED" if token.word == "INVISIBLE" else "NOT IGNORED"
         self._sweep([self._validation])
+        self._drop_expression_indexes()
+        for at in range(len(self._tokens) - 1, -1, -1):
+            self._spare_missing_index(at)
+            self._fill_json(at)
+
+    def _drop_expression_indexes(self) -> None:
+        """MariaDB has no indexes of expressions. No row needs one: it is never the handle key."""
+        on = 2 if self._word(1) == "INDEX" else 3
+        if self._word(0) == "CREATE" and "INDEX" in (self._word(1), self._word(2)) and self._word(1) != "TABLE":
+            while on < len(self._tokens) and self._word(on) != "ON":
+                on += 1
+            if self._has_expression(self._name_end(on + 1)):
+                self._remove(0, len(self._tokens))
+            return
+        at = 0
+        while at < len(self._tokens):
+            end = self._index_end(at)
+            if not end:
+                at += 1
+            elif self._word(end) == ",":
+                self._remove(at, end + 1)
+            else:
+                self._remove(at - (self._word(at - 1) == ","), end)
+
+    def _index_end(self, at: int) -> int:
+        """Behind the clause ``[ADD] [UNIQUE] INDEX [name] (… (expression) …) …`` from ``at`` on; 0: none."""
+        begin = at + 1 if self._word(at) == "ADD" else at
+        if begin == at and self._word(at - 1) not in (",", "("):
+            return 0
+        columns = begin + 1 if self._word(begin) == "UNIQUE" else begin
+        if self._word(columns) in ("INDEX", "KEY"):
+            columns += 1
+        if columns == begin:
+            return 0
+        columns += 3 if self._word(columns) == "IF" else 0
+        columns += 1 if self._word(columns) != "(" else 0
+        columns += 2 if self._word(columns) == "USING" else 0
+        if not self._has_expression(columns):
+            return 0
+        end = self._closing(columns)
+        while self._word(end) not in (",", ")", ";") and end < len(self._tokens):
+            end += 1
+        return end
+
+    def _has_expression(self, at: int) -> bool:
+        """Whether a list of key parts stands at ``at``, one of them an expression in parentheses of its own."""
+        if self._word(at) != "(":
+            return False
+        depth = 0
+        for token, before in zip(self._tokens[at : self._closing(at)], [None, *self._tokens[at:]], strict=False):
+            if token.word == "(" and depth == 1 and before is not None and before.word in ("(", ","):
+                return True
+            depth += {"(": 1, ")": -1}.get(token.word, 0)
+        return False
+
+    def _spare_missing_index(self, at: int) -> None:
+        """``DROP INDEX`` of one that was left out above must not take the rest of its statement along."""
+        if self._word(at) == "DROP" and self._word(at + 1) in ("INDEX", "KEY") and self._word(at + 2) != "IF":
+            self._insert(at + 2, "IF EXISTS")
+
+    def _fill_json(self, at: int) -> None:
+        """``ADD COLUMN j JSON NOT NULL``: rows that were there have the JSON null, where MariaDB has an empty text."""
+        if self._word(at) != "JSON" or [self._word(0), self._word(1)] != ["ALTER", "TABLE"]:
+            return
+        begin, end, depth = at, at, 0
+        while begin > 2 and self._word(begin - 1) not in (",", "("):
+            begin -= 1
+        while end < len(self._tokens) and (depth or self._word(end) not in (",", ")")):
+            depth += {"(": 1, ")": -1}.get(self._word(end), 0)
+            end += 1
+        words = [self._word(n) for n in range(begin, end)]
+        is_other = {"MODIFY", "CHANGE", "DEFAULT", "AS"} & set(words)
+        if not is_other and ("NOT", "NULL") in pairwise(words):
+            self._insert(at + 1, "DEFAULT 'null'")
 
     def relax_checks(self) -> None:
         """Checks are dropped upstream without a DDL that reaches us, so the downstream must not enforce them."""
@@ -134,8 +209,7 @@ class _Text:
             if self._word(at) == "CHECK" and self._word(at + 1) == "(":
                 end = self._closing(at + 1)
                 if self._word(end) != "ENFORCED" and self._word(end + 1) != "ENFORCED":
-                    self._tokens.insert(end, _Token("word", "NOT ENFORCED"))
-                    self._before.insert(end, " ")
+                    self._insert(end, "NOT ENFORCED")
 
     # Each of these tells how many tokens from ``at`` on are such a clause; 0: none.
 
@@ -213,6 +287,10 @@ class _Text:
 
     def _word(self, at: int) -> str:
         return self._tokens[at].word if 0 <= at < len(self._tokens) else ""
+
+    def _insert(self, at: int, text: str) -> None:
+        self._tokens.insert(at, _Token("word", text))
+        self._before.insert(at, " ")
 
     def _remove(self, first: int, last: int) -> None:
         del self._tokens[first:last]
