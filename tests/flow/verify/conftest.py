@@ -66,10 +66,10 @@ class Pair:
         self.upstream(*statements)
         self.downstream(*statements)
 
-    def verify(self, *tables: str, progress: Any = None, **options: Any) -> Report:
-        ts = self.client.now()
+    def verify(self, *tables: str, progress: Any = None, at: Any = None, side: Any = None, **options: Any) -> Report:
+        ts = at or self.client.now()
         found = [self.client.find_table(TableName(self.name, table), ts) for table in tables]
-        side = MysqlSide(MysqlDownstream(parse_mysql_uri(self.uri)))
+        side = side or MysqlSide(MysqlDownstream(parse_mysql_uri(self.uri)))
         given = CheckOptions(pd="", **options)
         return Check(self.client, side, run, given, progress).check(found, ts)
 
