@@ -151,6 +151,7 @@ class Changefeed:
         """Connect, read the schema, subscribe, start Spark. Raises a TidemillError that says what is wrong."""
         self._data_dir.acquire()
         shutil.rmtree(self._data_dir.scratch, ignore_errors=True)  # of a run that was killed
+        self._data_dir.scratch.mkdir(exist_ok=True)
         self._disk_quota = self._options.config.disk_quota or shutil.disk_usage(self._data_dir.path).free // 2
         self._thread.start()
         self._upstream = self._on_loop(self._open_upstream())
@@ -304,7 +305,13 @@ class Changefeed:
             copy = InitialCopy(pd, schema, wanted, sink, self._traits, selector, state, self._data_dir, self._zone)
             await copy.plan()
             await asyncio.to_thread(copy.make_tables)
-        return _Upstream(pd, Puller(pd, processor), self._open_sorter(self._data_dir.segments), processor, copy)
+        return _Upstream(
+            pd,
+            Puller(pd, processor, spill=self._data_dir.scratch),
+            self._open_sorter(self._data_dir.segments),
+            processor,
+            copy,
+        )
 
     def _open_sorter(self, folder: Path) -> Sorter:
         return Sorter(folder, memory_bytes=self._options.config.memory_quota, disk_bytes=self._disk_quota)

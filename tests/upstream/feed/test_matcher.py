@@ -11,6 +11,7 @@ from tidemill.errors import InvariantError, ProtocolViolationError
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
 from tidemill.upstream.feed import wire
 from tidemill.upstream.feed.matcher import Matched, Matcher
+from tidemill.upstream.feed.spill import Spill
 
 Row = cdcpb_pb2.Event.Row
 CHECKPOINT = 10
@@ -341,6 +342,22 @@ class SlowMatcher:
         if known is None or row.commit_ts <= CHECKPOINT:
             return []
         return [(row.commit_ts, row.key, known.value, known.old_value, row.start_ts, row.op_type)]
+
+
+@pytest.mark.parametrize("place", ["disk", "full disk"])
+def test_a_large_transaction_waits_on_disk_where_there_is_room(tmp_path, place):
+    folder = tmp_path if place == "disk" else tmp_path / "gone"
+    matcher = Matcher(spill=Spill(folder, least_bytes=1))
+    matcher.register(1, 1, CHECKPOINT)
+    keys = [b"%04d" % n for n in range(3_000)]
+    for first in range(0, 3_000, 500):
+        rows = [prewrite(11, key, value=key * 20) for key in keys[first : first + 500]]
+        assert changes(feed(matcher, entries(INITIALIZED, *rows))) == []
+    assert matcher.waiting == 3_000
+    assert list(tmp_path.iterdir()) == []  # it has no name
+    found = changes(feed(matcher, entries(*(commit(11, key, 12) for key in keys))))
+    assert found == [(12, key, key * 20, b"o", 11, 1) for key in keys]
+    assert matcher.waiting == 0
 
 
 starts, some_keys = st.integers(8, 12), st.sampled_from([b"", b"a", b"ab", b"b"])

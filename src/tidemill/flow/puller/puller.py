@@ -14,6 +14,7 @@ frontier, stand still before it: ``stats().slowest`` names the region, and ``sta
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Protocol
 
@@ -30,6 +31,7 @@ from tidemill.model.span import Span
 from tidemill.model.ts import Ts
 from tidemill.upstream.feed.client import FeedClient
 from tidemill.upstream.feed.registration import Registration
+from tidemill.upstream.feed.spill import Spill
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.tasks import raise_first
@@ -99,14 +101,16 @@ class Puller:
         receiver: ChangeReceiver,
         *,
         locks: LockResolving | None = DEFAULT_LOCK_RESOLVING,
+        spill: Path | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """``locks`` says when abandoned ones are resolved; None: never."""
+        """``locks`` says when abandoned ones are resolved; None: never. ``spill`` is a folder in which large
+        transactions wait for their end; None: they do so in memory."""
         self._receiver = receiver
         self._clock = clock
         self._random = Random()
         self._regions = RegionCache(pd, clock=clock)
-        self._feed = FeedClient(self._regions, self, clock=clock)
+        self._feed = FeedClient(self._regions, self, spill=Spill(spill), clock=clock)
         self._unblocker = Unblocker(pd, self._regions, locks, clock=clock) if locks is not None else None
         self._subscriptions: dict[int, _Subscription] = {}
         self._by_request: dict[int, _Subscription] = {}

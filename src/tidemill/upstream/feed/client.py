@@ -22,6 +22,7 @@ from tidemill.errors import (
 from tidemill.log import get_logger
 from tidemill.upstream.channel import open_channel
 from tidemill.upstream.feed.registration import FeedListener, Registration
+from tidemill.upstream.feed.spill import Spill
 from tidemill.upstream.feed.stream import MalformedStreamError, StoreStream, StreamStats
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.tasks import first_of, raise_first
@@ -37,8 +38,17 @@ log = get_logger("feed")
 class FeedClient:
     """For one event loop. ``register`` and ``deregister`` are for the time while ``run`` runs."""
 
-    def __init__(self, regions: RegionCache, listener: FeedListener, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        regions: RegionCache,
+        listener: FeedListener,
+        *,
+        spill: Spill | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """``spill``: where large transactions wait for their end."""
         self._regions = regions
+        self._spill = spill
         self._listener = listener
         self._clock = clock
         self._tasks: asyncio.TaskGroup | None = None
@@ -77,7 +87,8 @@ class FeedClient:
         key = (leader.store_id, only_request)
         stream = self._streams.get(key)
         if stream is None:
-            stream = StoreStream(self._regions, self._listener, self.stats, self._regions.pd.cluster_id, only_request)
+            cluster_id = self._regions.pd.cluster_id
+            stream = StoreStream(self._regions, self._listener, self.stats, cluster_id, only_request, self._spill)
             self._streams[key] = stream
             self._tasks.create_task(self._follow(key, stream))
         stream.register(registration)

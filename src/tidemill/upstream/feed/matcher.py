@@ -7,7 +7,8 @@ commit-ts. While a region's incremental scan runs (until INITIALIZED) the halves
 order, so COMMITs and ROLLBACKs wait for the scan's end. What the scan finds committed comes whole.
 
 State is kept per registration: a *slot*. A registration that is lost takes what waits for it along;
-the next one starts empty. Memory is that of the upstream's open transactions and nothing else.
+the next one starts empty. What waits is the upstream's open transactions and nothing else; where they are large it
+waits on disk (``spill``).
 """
 
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tidemill.model.change import RAW_CHANGE_SCHEMA
 from tidemill.model.ts import Ts
 from tidemill.upstream.feed import kernels as k
 from tidemill.upstream.feed import wire
+from tidemill.upstream.feed.spill import Spill
 from tidemill.upstream.feed.wire import ParsedMessages
 
 Int64s = npt.NDArray[np.int64]
@@ -47,7 +49,8 @@ class Matcher:
     does not say whose it is.
     """
 
-    def __init__(self, only_request: int = 0) -> None:
+    def __init__(self, only_request: int = 0, spill: Spill | None = None) -> None:
+        self._spill = spill or Spill()
         self._only_request = _signed(only_request)
         self._slots = np.zeros((16, k.SLOT_COLUMNS), dtype=np.int64)
         self._free_slots = list(range(15, -1, -1))
@@ -173,12 +176,12 @@ class Matcher:
             self._grow_entries(2 * (live + entries))
         if int(self._counters[k.C_ARENA]) + size > len(self._arena):
             used = int(k.used_bytes(self._entries, self._slots, self._counters))
-            arena = np.empty(max(_FEW_BYTES, 2 * (used + size)), dtype=np.uint8)
+            arena = self._spill.zeros((max(_FEW_BYTES, 2 * (used + size)),), np.uint8)
             k.move(self._entries, self._slots, self._arena, arena, self._counters)
             self._arena = arena
 
     def _grow_entries(self, capacity: int) -> None:
-        entries = np.zeros((capacity, k.ENTRY_COLUMNS), dtype=np.int64)
+        entries = self._spill.zeros((capacity, k.ENTRY_COLUMNS), np.int64)
         entries[: len(self._entries)] = self._entries
         self._entries = entries
         self._buckets = np.empty(1 << (capacity - 1).bit_length(), dtype=np.int64)

@@ -23,6 +23,7 @@ from tidemill.model.ts import Ts
 from tidemill.upstream.feed.bounds import plain_bound
 from tidemill.upstream.feed.matcher import Matched, Matcher
 from tidemill.upstream.feed.registration import FeedListener, Registration
+from tidemill.upstream.feed.spill import Spill
 from tidemill.upstream.feed.wire import ErrorEvent, parse
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.topology import peer_from
@@ -85,7 +86,13 @@ class StoreStream:
     """Registrations of one store that share a stream. A stream that ended is not used again."""
 
     def __init__(
-        self, regions: RegionCache, listener: FeedListener, stats: StreamStats, cluster_id: int, only_request: int = 0
+        self,
+        regions: RegionCache,
+        listener: FeedListener,
+        stats: StreamStats,
+        cluster_id: int,
+        only_request: int = 0,
+        spill: Spill | None = None,
     ) -> None:
         """``only_request`` is given where the server cannot multiplex: then the stream serves that request alone."""
         self._regions = regions
@@ -93,7 +100,7 @@ class StoreStream:
         self._stats = stats
         self._header = cdcpb_pb2.Header(cluster_id=cluster_id, ticdc_version=SPOKEN_VERSION)
         self._is_multiplexed = only_request == 0
-        self._matcher = Matcher(only_request)
+        self._matcher = Matcher(only_request, spill)
         self._followed: dict[int, Registration] = {}  # by the matcher's slot
         self._scanning: set[Registration] = set()
         self._queued: deque[Registration] = deque()  # until a scan ends
