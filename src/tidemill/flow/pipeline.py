@@ -139,7 +139,10 @@ class Pipeline:
         for op, is_there in ((RowOp.DELETE, deletes), (RowOp.UPDATE, updates), (RowOp.INSERT, inserts)):
             found_split = False
             for changes in transaction.read() if is_there or is_split else ():
-                rows = finish(self._mounted(unit, _that_may_become(op, changes, with_updates=is_split), seen))
+                changes = _that_may_become(op, changes, with_updates=is_split)
+                if not len(changes):
+                    continue
+                rows = finish(self._mounted(unit, changes, seen))
                 found_split |= op is RowOp.DELETE and bool((rows.op == RowOp.INSERT).any())
                 if (rows.op == op).any():
                     yield without(rows, rows.op != op)

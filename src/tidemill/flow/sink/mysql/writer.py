@@ -52,6 +52,7 @@ class MysqlTarget:
     owner: Owner
     is_safe: bool  # rows of the unit may have been written before
     patience_seconds: float = 120.0  # how long one transaction is tried again
+    window_rows: int = _WINDOW_ROWS
 
 
 def write_rows(target: MysqlTarget, rows: Iterator[RowBatch | LargeRows]) -> Receipt:
@@ -62,7 +63,7 @@ def write_rows(target: MysqlTarget, rows: Iterator[RowBatch | LargeRows]) -> Rec
             "NULL, so its rows cannot be told apart. Give it one, or take the table out of the changefeed."
         )
     writer = _UnitWriter(target)
-    for window in windows(rows):
+    for window in windows(rows, target.window_rows):
         if isinstance(window, LargeRows):
             writer.write_large(window)
         else:
@@ -174,7 +175,7 @@ class _UnitWriter:
 
     def write_large(self, rows: LargeRows) -> None:
         if not self._target.settings.options.is_atomic:
-            for piece in pieces(rows.read()):
+            for piece in pieces(rows.read(), self._target.window_rows):
                 self._write(piece, is_atomic=False)
             return
         with _Worker(self._target, self._shapes, self._packet, threading.Event()) as worker:
@@ -184,7 +185,7 @@ class _UnitWriter:
 
     def _plans(self, rows: LargeRows, is_safe: bool) -> Iterator[tuple[Plan, int]]:
         """The pieces of one transaction, each with its number of rows."""
-        for piece in pieces(rows.read()):
+        for piece in pieces(rows.read(), self._target.window_rows):
             yield make_plan(piece, self._limits, self._literals, is_safe=is_safe, is_atomic=False), len(piece)
 
     def _write(self, rows: RowBatch, *, is_atomic: bool) -> None:
