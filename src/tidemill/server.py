@@ -61,6 +61,8 @@ _GC_TTL_SECONDS = 86_400
 _GC_PERIOD_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _MOST_SPARK_FAILURES = 3  # in a row, without a batch in between
+_MOST_SLOW_STARTS = 30  # of Python processes, likewise: Spark waits 10 s for each, which a busy machine may exceed
+_SLOW_START = "worker failed to connect back"  # Spark's words for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +442,13 @@ class Changefeed:
         )
 
 
+def gives_up(failure: Exception, failures: int) -> bool:
+    """Whether to end instead of starting Spark's query again, after so many failures in a row."""
+    if not isinstance(failure, EngineError):
+        return True
+    return failures > (_MOST_SLOW_STARTS if _SLOW_START in str(failure) else _MOST_SPARK_FAILURES)
+
+
 def _quantile(values: Sequence[float], share: float) -> float | None:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else None
 
@@ -516,7 +525,7 @@ class _SparkSide:
         batches = self._processor.totals.batches
         self._failures = self._failures + 1 if batches == self._batches else 1
         self._batches = batches
-        if not isinstance(failure, EngineError) or self._failures > _MOST_SPARK_FAILURES:
+        if gives_up(failure, self._failures):
             raise failure
         log.warning("Spark failed; starting its query again", reason=str(failure), failures=self._failures)
         asyncio.run_coroutine_threadsafe(self._processor.begin_again(), self._loop).result()
