@@ -11,6 +11,7 @@ from tidemill.errors import SinkError, UsageError
 from tidemill.flow.sink.lake import parse_lake_uri
 from tidemill.flow.sink.lake.delta import DeltaSink, open_table
 from tidemill.flow.sink.lake.iceberg import IcebergSink, identifier, open_catalog
+from tidemill.flow.sink.lake.query import rows_at
 from tidemill.flow.sink.lake.reader import Lake, open_lake
 from tidemill.model.ts import Ts
 
@@ -39,6 +40,21 @@ def test_an_iceberg_snapshot_is_found_by_ts_and_gives_the_same_rows() -> None:
     early = lake.changes(table, first)
     assert 0 < len(early) < len(lake.changes(table))
     assert max(early["_commit_ts"].to_pylist()) < lake.checkpoint_ts
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_a_snapshot_gives_the_rows_of_its_ts_also_where_a_ddl_came_exactly_then(kind: str) -> None:
+    """The snapshot was taken before the DDL, whose columns the rows at that ts have."""
+    lake = calm_lake("ddl", kind)
+    compared = 0
+    for table in lake.journal.tables:
+        for version in table.versions:
+            if version.ts <= lake.checkpoint_ts and not version.is_interim and version.key:
+                then = rows_at(table, version.ts, lake.changes(table, version.ts))
+                now = rows_at(table, version.ts, lake.changes(table))
+                assert sorted(map(repr, then.to_pylist())) == sorted(map(repr, now.to_pylist()))
+                compared += 1
+    assert compared > len(lake.journal.tables)
 
 
 def test_the_checkpoint_file_names_what_is_complete_in_all_tables() -> None:

@@ -32,6 +32,8 @@ from tidemill.model.ddl import DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, physical_ms
 
+CHANGEFEED = "tidemill.changefeed"
+RESOLVED_TS = "tidemill.resolved-ts"
 _MOST_STATISTICS = 32  # columns of a file for which bounds are noted, as other writers do
 
 
@@ -109,8 +111,8 @@ class Delta:
                 found.schema(),
                 commit_properties=CommitProperties(
                     custom_metadata={
-                        "tidemill.changefeed": self._options.changefeed,
-                        "tidemill.resolved-ts": str(stamps.resolved_ts),
+                        CHANGEFEED: self._options.changefeed,
+                        RESOLVED_TS: str(stamps.resolved_ts),
                         "tidemill.ddl": f"{stamps.ddl[0]}.{stamps.ddl[1]}",
                     },
                     app_transactions=[Transaction(name, version) for name, version in said.items()],

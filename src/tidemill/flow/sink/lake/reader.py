@@ -5,6 +5,8 @@ lake.rows_at("shop", "item", lake.checkpoint_ts)        an Arrow table
 lake.sql("shop", "item", ts, relation="changes")        SQL for DuckDB over lake.changes(...)
 """
 
+from collections.abc import Mapping, Sequence
+
 import orjson
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -51,12 +53,13 @@ class Lake:
         return found
 
     def changes(self, table: LakeTable, ts: int | None = None) -> pa.Table:
-        """All its changes; with ``ts``, those of the first snapshot that is complete up to there."""
+        """All its changes; with ``ts``, those of the first snapshot that is complete up to there, in the columns that
+        the table has now. Parquet has no snapshots."""
         match self.options.kind:
             case LakeKind.ICEBERG:
                 return self._iceberg(table, ts)
             case LakeKind.DELTA:
-                return self._delta(table)
+                return self._delta(table, ts)
             case LakeKind.PARQUET:
                 return self._parquet(table)
 
@@ -93,19 +96,24 @@ class Lake:
         from tidemill.flow.sink.lake.iceberg import RESOLVED_TS, identifier, open_catalog
 
         found = open_catalog(self.options).load_table(identifier(self.options, table))
-        snapshot = None
-        if ts is not None:
-            for taken in sorted(found.snapshots(), key=lambda s: s.sequence_number or 0):
-                said = taken.summary[RESOLVED_TS] if taken.summary else None
-                if said is not None and int(said) >= ts:
-                    snapshot = taken.snapshot_id
-                    break
-        return found.scan(snapshot_id=snapshot).to_arrow()
+        taken = sorted(found.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
+        at = _complete_at(ts, [int((s.summary[RESOLVED_TS] if s.summary else None) or 0) for s in taken])
+        if at is None:
+            return found.scan().to_arrow()
+        then = found.schemas()[taken[at].schema_id or 0]
+        names = {field.field_id: field.name for field in then.fields}
+        return _as_now(table, found.scan(snapshot_id=taken[at].snapshot_id).to_arrow(), names)
 
-    def _delta(self, table: LakeTable) -> pa.Table:
-        from tidemill.flow.sink.lake.delta import open_table
+    def _delta(self, table: LakeTable, ts: int | None) -> pa.Table:
+        from tidemill.flow.sink.lake.delta import RESOLVED_TS, open_table
 
-        return open_table(self.options, table).to_pyarrow_table()
+        found = open_table(self.options, table)
+        commits = [commit for commit in reversed(found.history()) if RESOLVED_TS in commit] if ts is not None else []
+        at = _complete_at(ts, [int(commit[RESOLVED_TS]) for commit in commits])
+        if at is None:
+            return found.to_pyarrow_table()
+        then = open_table(self.options, table, commits[at]["version"]).to_pyarrow_table()
+        return _as_now(table, then, {c.id: c.name for c in table.columns if c.name in then.column_names})
 
     def _parquet(self, table: LakeTable) -> pa.Table:
         schema = pa.schema([pa.field(c.name, type_named(c.type)) for c in table.columns])
@@ -120,3 +128,20 @@ class Lake:
             raise SinkError(
                 f"cannot read {self.options.storage.shown}: {type(error).__name__}. Check its files."
             ) from error
+
+
+def _complete_at(ts: int | None, resolved: Sequence[int]) -> int | None:
+    """The place of the first commit that is complete up to ``ts``, by what each says; None: that of today will do.
+    Of several that say the same the last: a DDL exactly there may have written rows anew."""
+    end = min((said for said in resolved if ts is not None and said >= ts), default=None)
+    return None if end is None else len(resolved) - 1 - resolved[::-1].index(end)
+
+
+def _as_now(table: LakeTable, changes: pa.Table, names: Mapping[int, str]) -> pa.Table:
+    """Changes of an older snapshot in the columns of today; ``names`` are those that it had, by the columns' ids."""
+    columns = {}
+    for column in table.columns:
+        kind = type_named(column.type)
+        held = changes[names[column.id]].cast(kind) if column.id in names else pa.nulls(len(changes), kind)
+        columns[column.name] = held
+    return pa.table(columns)
