@@ -66,8 +66,11 @@ class Bank:
             cursor.execute("create database bank")
             for table in TABLES:
                 cursor.execute(f"create table bank.{table} ({_COLUMNS})")
+            cursor.execute("begin")  # all the money is there at once
+            for table in TABLES:
                 rows = ", ".join(f"({i}, '{table}-{i}', {TOTAL // 2 // _ACCOUNTS}, 0)" for i in range(_ACCOUNTS))
                 cursor.execute(f"insert into bank.{table} values {rows}")
+            cursor.execute("commit")
         return int(ts)
 
     # Who works when.
