@@ -312,12 +312,14 @@ class Processor:
         self.totals.undecodable += sum(len(receipt.aside) for receipt in receipts)
         self._save(rows=self._state.rows + rows, sink_state=sink_state)
         durable_at = self._clock.monotonic()
-        seconds = durable_at - self._batch_started
+        worked = sum(receipt.seconds for receipt in receipts)
+        # What Spark takes for itself is no reason for smaller batches: those would only pay it more often.
+        seconds = min(worked, written_at - self._batch_planned) + durable_at - written_at
         self._batch_limit = next_limit(self._admission.bounds, self._batch_limit, self._batch_taken, seconds)
         first_ts = min((receipt.first_ts for receipt in receipts if receipt.first_ts), default=None)
         if first_ts is not None:
             self.latencies.append(lag_seconds(Ts(first_ts), self._clock.now()))
-        self._trace(to_ts, written_at, durable_at, sum(receipt.seconds for receipt in receipts))
+        self._trace(to_ts, written_at, durable_at, worked)
         self._turn()
 
     def _trace(self, to_ts: Ts, written_at: float, durable_at: float, pipeline_seconds: float) -> None:
