@@ -181,7 +181,7 @@ def run(pd: str, data_dir: Path, gigabytes: float) -> None:
     """A changefeed to the end of a scan; runs in a process of its own."""
     scan = Scan(gigabytes)
 
-    def open_puller(_: PdClient, receiver: ChangeReceiver) -> _ScanPuller:
+    def open_puller(_: PdClient, receiver: ChangeReceiver, **settings: Any) -> _ScanPuller:
         return _ScanPuller(scan, receiver)
 
     vars(server)["Puller"] = open_puller  # the one part that is not as always
