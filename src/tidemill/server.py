@@ -292,7 +292,7 @@ class Changefeed:
             admission=Admission(
                 flush_interval_seconds=self._traits.flush_interval_seconds,
                 tasks=self._tasks,
-                sharing=self._traits.sharing,
+                sharing=self._traits.sharing_among(self._tasks),
                 least_shared=options.least_shared_bytes,
             ),
             config=options.config,

@@ -62,6 +62,10 @@ class Traits:
     copies_by_region: bool = False  # an initial copy may come in many units a table, at the same time
     copies_at_once: bool = False  # an initial copy of a table has to come in one unit
     sharing: Sharing = Sharing.NEVER
+    least_sharers: int = 2  # tasks; each share reads all, so where reading is much of the work, few gain nothing
+
+    def sharing_among(self, tasks: int) -> Sharing:
+        return self.sharing if tasks >= self.least_sharers else Sharing.NEVER
 
 
 def read_sink_uri(uri: str, from_file: Mapping[str, str] | None = None) -> SinkOptions:
@@ -105,8 +109,13 @@ def traits(options: SinkOptions) -> Traits:
                 sharing=Sharing.ALWAYS,
             )
         case SinkConfig():
-            sharing = Sharing.ALWAYS if options.scheme is Scheme.BLACKHOLE else Sharing.NEVER
-            return Traits(options.flush_interval_seconds, options.worker_count, options.splits_updates, sharing=sharing)
+            return Traits(
+                options.flush_interval_seconds,
+                options.worker_count,
+                options.splits_updates,
+                sharing=Sharing.ALWAYS if options.scheme is Scheme.BLACKHOLE else Sharing.NEVER,
+                least_sharers=4,
+            )
 
 
 def open_sink(
