@@ -12,6 +12,7 @@ import pytest
 from bench.schema import write_history
 from tests.flow.schema.builders import job, store_with, table
 from tests.flow.sorter.sorter_changes import rows
+from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.flow.intake import FEW_READINGS
 from tidemill.flow.puller import Puller
@@ -20,6 +21,7 @@ from tidemill.flow.schema.loader import load_schema
 from tidemill.flow.sink import open_sink, parse_sink_uri
 from tidemill.flow.sorter import Sorter, read_slices
 from tidemill.model.change import Op
+from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ddl import ActionType
 from tidemill.processor import Processor
 from tidemill.store.sql.nodes import SqlNodes
@@ -64,7 +66,12 @@ class Feed:
 
 @asynccontextmanager
 async def feeding(
-    upstream: EmbeddedUpstream, folder: Path, few_readings: int = FEW_READINGS, *, tables: Sequence[Any] = ()
+    upstream: EmbeddedUpstream,
+    folder: Path,
+    few_readings: int = FEW_READINGS,
+    *,
+    tables: Sequence[Any] = (),
+    rules: tuple[str, ...] = ("*.*",),
 ) -> AsyncIterator[Feed]:
     """``tables``: documents of the tables that there are; none: as the upstream tells."""
     async with PdClient(upstream.pd_address) as pd:
@@ -76,7 +83,7 @@ async def feeding(
         data_dir.acquire()
         sink = open_sink(parse_sink_uri("blackhole://"), None, start_ts=ts, zone=ZoneInfo("UTC"))
         state = ChangefeedState(pd.cluster_id, "blackhole:", ts, ts, ts, 0, {}, None)
-        processor = Processor(schema, sink, state, data_dir, pd.get_ts)
+        processor = Processor(schema, sink, state, data_dir, pd.get_ts, config=ChangefeedConfig(rules=rules))
         puller, sorter = Puller(pd, processor), Sorter(folder / "segments")
         processor.attach(puller, sorter, lambda: Sorter(folder / "early"), few_readings=few_readings)
         running = asyncio.create_task(puller.run())
@@ -189,5 +196,33 @@ def test_what_came_to_a_neighbour_while_a_partition_was_dropped_comes_once_more(
             taken = await feed.until(later_ts)
             behind = [(during_ts, 72, 2), (later_ts, 72, 3)]
             assert taken == [(ts, table_id, record_key(table_id, handle)) for ts, table_id, handle in behind]
+
+    asyncio.run(scenario())
+
+
+def test_a_table_that_is_left_out_may_be_dropped_while_a_batch_is_at_hand(
+    upstream: EmbeddedUpstream, tmp_path: Path
+) -> None:
+    """Gone, it has no name that a rule could leave out; it must not be read for that."""
+
+    def put(table_id: int, handle: int) -> int:
+        return upstream.commit([Mutation(Op.PUT, record_key(table_id, handle), b"row")])[1]
+
+    async def scenario() -> None:
+        tables = [table(7, "t"), table(8, "u")]
+        async with feeding(upstream, tmp_path, tables=tables, rules=("*.*", "!shop.u")) as feed:
+            processor, now_ts = feed.processor, put(7, 1)
+            put(8, 1)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while (to_ts := await processor.offer(processor.progress.checkpoint_ts, 0.2)) < now_ts:
+                    assert processor.progress.in_flight_ts is None
+                await processor.units(processor.progress.checkpoint_ts, to_ts)
+                *_, key, value = job(0, 50, ActionType.DROP_TABLE, table_id=8, after=table(8, "u"))
+                done_ts = upstream.commit([Mutation(Op.PUT, key, value)])[1]
+                while processor.progress.schema_ts < done_ts:
+                    await SYSTEM_CLOCK.sleep(0.01)
+            await processor.commit([])
+            taken = await feed.until(put(7, 2))
+            assert [physical_id for _, physical_id, _ in taken] == [7]
 
     asyncio.run(scenario())

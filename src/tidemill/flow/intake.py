@@ -182,7 +182,8 @@ class Intake:
     def _is_wanted(self, physical_id: int, checkpoint_ts: Ts) -> bool:
         """Whether the table is captured at the checkpoint, or in its newest version: a rename may lie between."""
         tables = [self._schema.table(physical_id, ts) for ts in (checkpoint_ts + 1, MAX_TS)]
-        return any(table is None or self._is_captured(table) for table in tables)
+        known = [table for table in tables if table is not None]  # one that is not captured is not for being dropped
+        return not known or any(map(self._is_captured, known))
 
     def _follow_main(self, wanted: dict[Interval, Followed], checkpoint_ts: Ts) -> None:
         begun = [(i, f, Ts(max(f.begin_ts, checkpoint_ts))) for i, f in wanted.items() if f.begin_ts is not None]
