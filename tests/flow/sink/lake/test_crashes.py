@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.flow.sink.lake.marks import check_marks
 from tests.flow.sink.lake.replay import KINDS, Replay, calm_lake, rows_of
-from tests.flow.sink.lake.test_histories import check_marks
 from tests.histories import load
 from tidemill.errors import SinkError
 from tidemill.flow.sink.lake import write_rows

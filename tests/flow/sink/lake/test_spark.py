@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.flow.sink.lake.marks import checked_marks, expected_rows, shown_rows
 from tests.flow.sink.lake.replay import calm_lake
-from tests.flow.sink.lake.test_histories import checked_marks, expected_rows, shown_rows
 from tidemill.flow.sink.lake.query import rows_at_sql
 
 pytestmark = pytest.mark.spark
