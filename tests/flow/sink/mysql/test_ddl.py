@@ -153,6 +153,15 @@ def test_columns_and_indexes_that_are_there_already_are_taken_as_done(sink: Mysq
     assert mariadb.query("SELECT id, v FROM ddls.t") == [(1, 7)]
 
 
+def test_times_that_lose_digits_are_rounded_as_tidb_does(sink: MysqlSink, mariadb: MariaDb) -> None:
+    mariadb.query(
+        "CREATE TABLE ddls.t (id int primary key, d datetime(3), t time(2))",
+        "INSERT INTO ddls.t VALUES (1, '2023-12-31 23:59:59.500', '10:00:00.49')",
+    )
+    sink.ddl(event("alter table t modify d datetime, modify t time", ActionType.MULTI_SCHEMA_CHANGE, 1))
+    assert mariadb.query("SELECT CAST(d AS CHAR), CAST(t AS CHAR) FROM ddls.t") == [("2024-01-01 00:00:00", "10:00:00")]
+
+
 def test_a_dropped_table_can_be_brought_back_and_is_forgotten_an_hour_later(sink: MysqlSink, mariadb: MariaDb) -> None:
     mariadb.query("CREATE TABLE ddls.t (id INT PRIMARY KEY)", "INSERT INTO ddls.t VALUES (1)")
     sink.ddl(event("drop table t", ActionType.DROP_TABLE, 1))

@@ -148,6 +148,8 @@ def _tls(options: MysqlOptions) -> ssl.SSLContext | None:
 def _preparations(settings: SessionSettings) -> Iterator[str]:
     downstream = settings.downstream
     mode = _DDL_SQL_MODE if settings.is_for_ddl else _SQL_MODE
+    if downstream is not None and downstream.flavor is Flavor.MARIADB and downstream.version >= (10, 4, 1):
+        mode += ",TIME_ROUND_FRACTIONAL"  # as TiDB and MySQL do: a DDL may take digits from a column of times
     fields = [f"sql_mode='{mode}'", "foreign_key_checks=0"]
     if settings.time_zone:
         fields.append(f"time_zone='{settings.time_zone}'")
