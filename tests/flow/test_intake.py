@@ -58,6 +58,7 @@ class Feed:
                 to_ts = await self.processor.offer(from_ts, 0.2)
                 if to_ts > from_ts:
                     for unit in await self.processor.units(from_ts, to_ts):
+                        assert unit.slices is not None
                         changes = rows(read_slices(unit.slices))
                         taken += [(c[1], physical_id_of(c[3]), c[3]) for c in changes]
                     await self.processor.commit([])
