@@ -102,6 +102,7 @@ class _Text:
                 self._placement,
                 self._sequence_default,
                 self._global_index,
+                self._index_updates,
             ]
         )
 
@@ -127,7 +128,7 @@ class _Text:
             is_index_end = at > 0 and (self._tokens[at - 1].word == ")" or self._word(at - 2) == "INDEX")
             if token.word in ("INVISIBLE", "VISIBLE") and is_index_end:
                 token.text = "IGNORED" if token.word == "INVISIBLE" else "NOT IGNORED"
-        self._sweep([self._validation])
+        self._sweep([self._validation, self._enforcement])
         self._drop_expression_indexes()
         for at in range(len(self._tokens) - 1, -1, -1):
             self._spare_missing_index(at)
@@ -256,6 +257,17 @@ class _Text:
 
     def _global_index(self, at: int) -> int:
         return int(at > 0 and self._word(at) == "GLOBAL" and self._tokens[at - 1].word == ")")
+
+    def _index_updates(self, at: int) -> int:
+        """``UPDATE INDEXES (name GLOBAL, …)`` behind a new partitioning"""
+        is_it = [self._word(at + n) for n in range(3)] == ["UPDATE", "INDEXES", "("]
+        return self._closing(at + 2) - at if is_it else 0
+
+    def _enforcement(self, at: int) -> int:
+        """``[NOT] ENFORCED`` behind a check; sessions do not check anyway."""
+        if at == 0 or self._tokens[at - 1].word != ")":
+            return 0
+        return 2 if [self._word(at), self._word(at + 1)] == ["NOT", "ENFORCED"] else int(self._word(at) == "ENFORCED")
 
     def _validation(self, at: int) -> int:
         is_it = self._word(at) in ("WITH", "WITHOUT") and self._word(at + 1) == "VALIDATION"
