@@ -16,7 +16,7 @@ from tidemill.flow.dispatcher import split_key_updates
 from tidemill.flow.encoder import CanalJsonEncoder, CsvEncoder
 from tidemill.flow.filter import TableFilter
 from tidemill.flow.scan import ScanClient
-from tidemill.flow.sink import FileSink, parse_sink_uri, write_files
+from tidemill.flow.sink import FileSink, SinkConfig, parse_sink_uri, read_sink_uri, write_files
 from tidemill.flow.verify import Check, CheckOptions, Report, Side, chosen_tables
 from tidemill.flow.verify.files import FileSide
 from tidemill.flow.verify.lake import LakeSide
@@ -61,10 +61,12 @@ def found(report: Report) -> dict[str, Any]:
     }
 
 
-def write_tree(root: Path, parameters: str) -> FileSide:
-    """All of the history as the file sink writes it."""
-    history, config = load("types"), parse_sink_uri(f"file://{root}?{parameters}&date-separator=none")
-    sink = FileSink(config, None)
+def write_tree(place: Path | str, parameters: str) -> FileSide:
+    """All of the history as the file sink writes it, into a folder or below a URI."""
+    uri = place if isinstance(place, str) else f"file://{place}"
+    history, config = load("types"), read_sink_uri(f"{uri}?{parameters}&date-separator=none")
+    assert isinstance(config, SinkConfig)
+    sink = FileSink(config, None, storage=config.storage)
     sink.recover()
     from_ts = history.bootstrap_ts
     for to_ts in barriers(history):

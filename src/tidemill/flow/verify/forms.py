@@ -3,9 +3,10 @@
     MOUNTED   as the mounter gives them (``model/row.py``): for MySQL, TiDB and message files
     LAKE      as a lake table holds them (``sink/lake/columns.py``), and what does not fit there as text in ``_unfit``
 
-What no downstream can tell apart is made equal on both sides: the two zeros of FLOAT and DOUBLE, the spaces behind a
-CHAR, the zero bytes behind a BINARY, and how a JSON document is spelled. Nothing else is: not the last digit of a
-float, not trailing spaces of a VARCHAR, not NULL and ''. Runs on executors.
+What no downstream can tell apart is made equal on both sides: the two zeros of FLOAT and DOUBLE, what lies behind the
+digits of a DOUBLE(15,4), which databases round in ways that differ in the last bit, the spaces behind a CHAR, the zero
+bytes behind a BINARY, and how a JSON document is spelled. Nothing else is: not the last digit of a float, not trailing
+spaces of a VARCHAR, not NULL and ''. Runs on executors.
 """
 
 import json
@@ -83,6 +84,8 @@ class Comparison:
     def _settle(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
         kind = values.type
         if pa.types.is_floating(kind):
+            if column.decimal >= 0:
+                values = pc.round(values, column.decimal)
             return pc.add(values, pa.scalar(0.0, kind))
         if column.type is ColumnType.STRING and column.type in STRING_TYPES:
             return _without_tail(values, b"\0" if column.is_binary else b" ")
