@@ -294,9 +294,7 @@ def test_what_a_neighbour_took_of_a_dropped_range_comes_again_behind_the_drop() 
 @pytest.mark.parametrize(
     ("values", "replayed"),
     [
-        pytest.param(
-            {71: [["1"]], 72: [["2"]], 73: [["DEFAULT"]]}, [73], id="the default takes what is homeless"
-        ),
+        pytest.param({71: [["1"]], 72: [["2"]], 73: [["DEFAULT"]]}, [73], id="the default takes what is homeless"),
         pytest.param({71: [["1"]], 72: [["2"]], 73: [["3"]]}, [], id="without a default nobody does"),
     ],
 )
