@@ -76,6 +76,12 @@ class DyingSink:
         self._fate.meet("before the sink commits")
         return self._sink.commit(to_ts, receipts)
 
+    def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
+        return self._sink.next_barrier(checkpoint_ts)
+
+    def close(self) -> None:
+        self._sink.close()
+
     def publish(self, checkpoint_ts: Ts) -> None:
         if not self._fate.is_dead:
             self._sink.publish(checkpoint_ts)
