@@ -137,7 +137,7 @@ def test_spark_finds_the_format_by_itself(spark: Any, bench: EmbeddedUpstream) -
     other = spark.newSession()
     frame = reader(other, bench, "bench.sbtest").load()
     one = frame.where(f"id = {frame.first().id}")
-    assert one.rdd.getNumPartitions() == 4  # nothing is pushed down: this session does not allow it
+    assert one.rdd.getNumPartitions() == 4  # nothing is pushed down: Spark was not told to allow it
     assert one.count() == 1
 
 

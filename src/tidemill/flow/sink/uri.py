@@ -123,7 +123,7 @@ def safe_uri(uri: str) -> str:
 # Reading a value. Each reader raises ValueError with what it wants.
 
 
-def _boolean(text: str) -> bool:
+def read_boolean(text: str) -> bool:
     if text.lower() in ("true", "t", "1"):
         return True
     if text.lower() in ("false", "f", "0"):
@@ -217,7 +217,7 @@ def _quote(text: str) -> str:
 
 def _always(wanted: bool, why: str) -> Callable[[str], bool]:
     def read(text: str) -> bool:
-        if _boolean(text) is not wanted:
+        if read_boolean(text) is not wanted:
             raise ValueError(f"{str(wanted).lower()}: {why}")
         return wanted
 
@@ -248,28 +248,30 @@ class _Parameter:
 
 _PARAMETERS: Mapping[str, _Parameter] = {
     "protocol": _Parameter(_protocol, "", "The form of messages: `canal-json` or `csv`. Files need one."),
-    "enable-tidb-extension": _Parameter(_boolean, "false", "Messages carry the commit-ts in a field `_tidb`.", _CANAL),
+    "enable-tidb-extension": _Parameter(
+        read_boolean, "false", "Messages carry the commit-ts in a field `_tidb`.", _CANAL
+    ),
     "content-compatible": _Parameter(
-        _boolean, "false", "As the original Canal writes: full types, and `old` with changed columns only.", _CANAL
+        read_boolean, "false", "As the original Canal writes: full types, and `old` with changed columns only.", _CANAL
     ),
     "only-output-updated-columns": _Parameter(
-        _boolean, "false", "The field `old` of an update holds changed columns only.", _CANAL
+        read_boolean, "false", "The field `old` of an update holds changed columns only.", _CANAL
     ),
     "delete-only-output-handle-key-columns": _Parameter(
-        _boolean, "false", "A delete holds the columns of the handle key only.", _CANAL
+        read_boolean, "false", "A delete holds the columns of the handle key only.", _CANAL
     ),
     "terminator": _Parameter(_terminator, "`\\r\\n`", "What ends a message in a file."),
     "delimiter": _Parameter(_delimiter, "`,`", "What stands between two fields: one to three characters.", _CSV),
     "quote": _Parameter(_quote, '`"`', "What encloses text; empty: special characters get a backslash.", _CSV),
     "null": _Parameter(str, "`\\N`", "How NULL is written.", _CSV),
-    "include-commit-ts": _Parameter(_boolean, "false", "A field with the commit-ts.", _CSV),
+    "include-commit-ts": _Parameter(read_boolean, "false", "A field with the commit-ts.", _CSV),
     "output-old-value": _Parameter(
-        _boolean, "false", "An update is two records, old and new, with a field that says so.", _CSV
+        read_boolean, "false", "An update is two records, old and new, with a field that says so.", _CSV
     ),
     "binary-encoding-method": _Parameter(
         _word(BinaryEncoding), "base64", "How bytes are written: `base64` or `hex`.", _CSV
     ),
-    "output-field-header": _Parameter(_boolean, "false", "Each file opens with the names of its fields.", _CSV),
+    "output-field-header": _Parameter(read_boolean, "false", "Each file opens with the names of its fields.", _CSV),
     "flush-interval": _Parameter(
         _duration, "0s", "At least so long between two batches, up to 10m. Longer: fewer and larger files."
     ),
@@ -295,12 +297,14 @@ _PARAMETERS: Mapping[str, _Parameter] = {
         _index_digits, "20", "Digits of the number in a file's name, 6 to 20.", is_for_blackhole=False
     ),
     "output-raw-change-event": _Parameter(
-        _boolean,
+        read_boolean,
         "false",
         "An update that changes a key stays one message. Otherwise it becomes a delete and an insert.",
         is_for_blackhole=False,
     ),
-    "output-column-id": _Parameter(_boolean, "false", "Schema files carry the ids of columns.", is_for_blackhole=False),
+    "output-column-id": _Parameter(
+        read_boolean, "false", "Schema files carry the ids of columns.", is_for_blackhole=False
+    ),
     "worker-count": _Parameter(_positive(512), "16", "At most so many tables are written at the same time."),
     "transaction-atomicity": _Parameter(
         _atomicity, "table", "`none` or `table`; a table's transaction is never cut into two files either way."

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tidemill.errors import SinkUriError
-from tidemill.flow.sink.uri import safe_uri
+from tidemill.flow.sink.uri import read_boolean, safe_uri
 
 SCHEMES = ("mysql", "mysql+ssl", "tidb", "tidb+ssl")
 
@@ -105,14 +105,6 @@ def decoded_password(password: str) -> str | None:
 # Reading a value. Each reader raises ValueError with what it wants.
 
 
-def _boolean(text: str) -> bool:
-    if text.lower() in ("true", "t", "1"):
-        return True
-    if text.lower() in ("false", "f", "0"):
-        return False
-    raise ValueError("true or false")
-
-
 def _number(lowest: int, highest: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not re.fullmatch(r"\d{1,18}", text) or int(text) < lowest:
@@ -188,7 +180,7 @@ PARAMETERS: Mapping[str, MysqlParameter] = {
         "max_multi_update_row", _number(1, 2048), "256", "Rows of one statement that updates rows in place, at most."
     ),
     "safe-mode": MysqlParameter(
-        "safe_mode", _boolean, "false", "Always `REPLACE`; otherwise only for what may have been written before."
+        "safe_mode", read_boolean, "false", "Always `REPLACE`; otherwise only for what may have been written before."
     ),
     "transaction-atomicity": MysqlParameter(
         "is_atomic",
@@ -212,16 +204,16 @@ PARAMETERS: Mapping[str, MysqlParameter] = {
     "tidb-txn-mode": MysqlParameter(
         "tidb_txn_mode", _words("optimistic", "pessimistic"), "optimistic", "How TiDB runs our transactions."
     ),
-    "batch-dml-enable": MysqlParameter("batch_dml", _boolean, "true", "Several rows a statement."),
-    "multi-stmt-enable": MysqlParameter("multi_statements", _boolean, "true", "Several statements a round trip."),
+    "batch-dml-enable": MysqlParameter("batch_dml", read_boolean, "true", "Several rows a statement."),
+    "multi-stmt-enable": MysqlParameter("multi_statements", read_boolean, "true", "Several statements a round trip."),
     "has-vector-type": MysqlParameter(
         "has_vector_type",
-        _boolean,
+        read_boolean,
         "false",
         "Vector columns become LONGTEXT; always so for MySQL and MariaDB, which have none.",
     ),
     "enable-sync-point": MysqlParameter(
-        "sync_point", _boolean, "false", "Record pairs of upstream and downstream ts in `tidb_cdc.syncpoint_v1`."
+        "sync_point", read_boolean, "false", "Record pairs of upstream and downstream ts in `tidb_cdc.syncpoint_v1`."
     ),
     "sync-point-interval": MysqlParameter(
         "sync_point_interval_seconds", _duration(30), "10m", "So much commit time between two sync points, from 30s on."
