@@ -25,6 +25,7 @@ demo: setup ## Run SQL on an embedded TiDB, capture it through Spark into files,
 
 test: setup ## Run the tests
 	@sh .ci/packages
+	@$(BIN)/tidemill warm
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 check: setup ## Lint, format and types

@@ -26,7 +26,7 @@ _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: 
 def commands() -> str:
     """A section per command: its help, its options."""
     found: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    sections = [_command(name, found[name]) for name in ("run", "verify", "upstream", "demo")]
+    sections = [_command(name, found[name]) for name in ("run", "verify", "upstream", "demo", "warm")]
     group = found["fault"]
     sections += [f"## tidemill fault\n\n{group.help}\n"]
     sections += [_command(f"fault {name}", command, "###") for name, command in group.commands.items()]

@@ -28,6 +28,10 @@ def test_it_leads_to_the_installed_one_but_has_no_python(cache: Path) -> None:
     assert not (home / "python").exists()
 
 
+def test_a_process_that_inherits_it_takes_it_for_ours(cache: Path) -> None:
+    assert use_lean_home("local[2]") == use_lean_home("local[2]") == Path(os.environ["SPARK_HOME"])
+
+
 def test_to_make_it_again_changes_nothing(cache: Path) -> None:
     for _ in range(2):
         link_home(INSTALLED, cache / "home")
@@ -43,7 +47,7 @@ def test_executors_elsewhere_get_the_zip(cache: Path, master: str) -> None:
 
 def test_the_users_own_home_is_left_alone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
-    use_lean_home("local[2]")
+    assert use_lean_home("local[2]") is None
     assert os.environ["SPARK_HOME"] == "/opt/spark"
 
 

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from tidemill.cli import demo, fault, run, upstream, verify
+from tidemill.cli import demo, fault, run, upstream, verify, warm
 from tidemill.errors import TidemillError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("upstream")(upstream.upstream)
 app.command("run")(run.run)
 app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
+app.command("warm")(warm.warm)
 app.add_typer(fault.fault, name="fault")
 
 

@@ -17,18 +17,22 @@ import pyspark
 _LEFT_OUT = "python"
 
 
-def use_lean_home(master: str) -> None:
+def use_lean_home(master: str) -> Path | None:
     """Set SPARK_HOME for a JVM that is started later, unless the user has, or the executors are elsewhere: those are
-    sent the zip, or have a home of their own."""
+    sent the zip, or have a home of their own. Returns the home if it is ours."""
     installed = Path(pyspark.__file__).parent
-    if "SPARK_HOME" in os.environ or not master.startswith("local") or not (installed / "jars").is_dir():
-        return
+    if not master.startswith("local") or not (installed / "jars").is_dir():
+        return None
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     name = f"{pyspark.__version__}-{sha256(str(installed).encode()).hexdigest()[:8]}"
     home = Path(base) / "tidemill" / "spark" / name
+    if os.environ.get("SPARK_HOME", str(home)) != str(home):
+        return None
     with suppress(OSError):  # without a folder to write to, Spark starts as slowly as it does
         link_home(installed, home)
         os.environ["SPARK_HOME"] = str(home)
+        return home
+    return None
 
 
 def link_home(installed: Path, home: Path) -> None:

@@ -19,6 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tidemill.errors import EngineError, UsageError
+from tidemill.spark.classes import java_options
 from tidemill.spark.home import use_lean_home
 
 DEFAULT_MASTER = "local[2]"
@@ -38,7 +39,7 @@ def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "ti
     # Workers must run this interpreter: by default they take whatever python3 is on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    use_lean_home(master)
+    home = use_lean_home(master)
     scratch.mkdir(parents=True, exist_ok=True)
     _hush()
     log_settings = files("tidemill.spark") / "log4j2.properties"
@@ -50,7 +51,7 @@ def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "ti
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
-        "spark.driver.extraJavaOptions": java,
+        "spark.driver.extraJavaOptions": f"{java} {java_options(home)}".rstrip(),
         "spark.executor.extraJavaOptions": java,
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -87,7 +88,7 @@ def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "ti
         ) from error
 
 
-def close_session() -> None:
+def close_session(patience_seconds: float = _JVM_END_SECONDS) -> None:
     """Stop the session and its JVM, if there are any; returns when the JVM has ended. For a process about to end,
     which must not leave a JVM behind that still writes to the folders it was given, or for one whose JVM is dead."""
     from pyspark import SparkContext
@@ -108,7 +109,7 @@ def close_session() -> None:
     if jvm is not None:
         jvm.stdin.close()  # what the JVM takes as the sign to end
         try:
-            jvm.wait(_JVM_END_SECONDS)
+            jvm.wait(patience_seconds)
         except TimeoutExpired:
             jvm.kill()
             jvm.wait()
