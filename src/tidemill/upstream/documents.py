@@ -21,6 +21,7 @@ from tidemill.errors import SchemaError
 from tidemill.model.ddl import ActionType
 from tidemill.model.table import ColumnInfo, ColumnType, IndexColumn, IndexInfo, PartitionInfo, TableInfo
 from tidemill.model.ts import Ts
+from tidemill.upstream.sql_mode import in_default_mode
 
 Document = Mapping[str, Any]  # parsed JSON: its shape is TiDB's, and is checked key by key as it is read
 T = TypeVar("T")
@@ -86,7 +87,7 @@ class Job:
     schema_state: int
     schema_id: int
     table_id: int
-    query: str
+    query: str  # as the default sql_mode reads it
     real_start_ts: Ts  # 0 until its first step; the metadata at this ts are those before the job
     args: Any  # array (version 1) or object (version 2) of TiDB
     schema_version: int  # 0 in a finished job: it changed nothing
@@ -312,7 +313,7 @@ def _job(document: Document) -> Job:
         schema_state=int(document.get("schema_state") or 0),
         schema_id=int(document.get("schema_id") or 0),
         table_id=int(document.get("table_id") or 0),
-        query=str(document.get("query") or ""),
+        query=in_default_mode(str(document.get("query") or ""), int(document.get("sql_mode") or 0)),
         real_start_ts=Ts(int(document.get("real_start_ts") or 0)),
         args=document.get("raw_args") or {},
         schema_version=int(binlog.get("SchemaVersion") or 0),

@@ -170,6 +170,18 @@ def test_a_dropped_table_can_be_brought_back_and_is_forgotten_an_hour_later(sink
         sink.ddl(event("recover table t", ActionType.RECOVER_TABLE, 4))
 
 
+def test_a_default_typed_in_another_time_zone_is_the_same_moment_downstream(sink: MysqlSink, mariadb: MariaDb) -> None:
+    mariadb.query("CREATE TABLE ddls.t (id INT PRIMARY KEY)", "INSERT INTO ddls.t VALUES (1)")
+    after = table_of(
+        *TABLE.columns, column("at", ColumnType.TIMESTAMP, default="2026-01-01 00:00:00"), name="t", schema="ddls"
+    )
+    query = "alter table t add column at timestamp default '2026-01-01 08:00:00'"
+    sink.ddl(event(query, ActionType.ADD_COLUMN, 1, after, pre_table_info=TABLE))
+    sink.ddl(event("alter table t add column u datetime default '2026-01-01'", ActionType.ADD_COLUMN, 2, after))
+    mariadb.query("INSERT INTO ddls.t (id) VALUES (2)")
+    assert mariadb.query("SELECT id, UNIX_TIMESTAMP(at) FROM ddls.t") == [(1, 1767225600), (2, 1767225600)]
+
+
 def test_a_ddl_that_the_downstream_refuses_is_shown(sink: MysqlSink) -> None:
     with pytest.raises(
         SinkError, match=r"refused the DDL on ddls\.t .*1064.*The statement is: alter table t frobnicate"

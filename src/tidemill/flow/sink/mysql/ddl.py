@@ -20,6 +20,7 @@ from tidemill.flow.sink.mysql.rewrite import rewritten
 from tidemill.flow.sink.mysql.session import Downstream, Flavor, SessionSettings, ask, closed, open_session
 from tidemill.flow.sink.mysql.statement import name
 from tidemill.flow.sink.mysql.waiting import pause, tries
+from tidemill.flow.sink.mysql.zones import typed_offset
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import ColumnInfo, ColumnType
@@ -140,8 +141,11 @@ class DdlRunner:
             ask(session, f"USE {name(event.schema)}")
         query = self._kept_aside(session, event, query)
         moment = _default_moment(event)
+        offset = typed_offset(event) if moment is None else None
         if moment is not None:
             ask(session, f"SET TIMESTAMP = {moment:.6f}")
+        elif offset is not None:
+            ask(session, f"SET @tidemill_zone = @@SESSION.time_zone, SESSION time_zone = '{offset}'")
         try:
             if self._downstream.flavor is Flavor.TIDB and event.type == ActionType.ADD_INDEX:
                 self._add_index(session, event, query)
@@ -162,6 +166,8 @@ class DdlRunner:
         finally:
             if moment is not None and session.open:
                 ask(session, "SET TIMESTAMP = DEFAULT")
+            elif offset is not None and session.open:
+                ask(session, "SET SESSION time_zone = @tidemill_zone")
         ask(
             session,
             f"UPDATE {_TABLE} SET is_done=1 WHERE changefeed=%s AND finished_ts=%s AND seq=%s",

@@ -1,0 +1,50 @@
+"""The time zone in which a DDL was typed, told from what came of it."""
+
+import pytest
+
+from tests.flow.encoder.samples import KEY, column, table_of
+from tidemill.flow.sink.mysql.zones import typed_offset
+from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.table import ColumnInfo, ColumnType, TableInfo
+from tidemill.model.ts import Ts
+
+ID = column("id", ColumnType.LONG, KEY)
+
+
+def moment(default: str | None, kind: ColumnType = ColumnType.TIMESTAMP) -> ColumnInfo:
+    return column("at", kind, default=default)
+
+
+def alter(query: str, after: TableInfo, before: TableInfo | None = None) -> DdlEvent:
+    kind = ActionType.MULTI_SCHEMA_CHANGE
+    return DdlEvent(Ts(9), Ts(8), 0, kind, kind, query, "shop", "item", after, pre_table_info=before)
+
+
+@pytest.mark.parametrize(
+    ("query", "columns", "expected"),
+    [
+        ("ADD at TIMESTAMP DEFAULT '2026-01-01 08:00:00'", [moment("2026-01-01 00:00:00")], "+08:00"),
+        ("ADD at TIMESTAMP DEFAULT '2026-01-01'", [moment("2025-12-31 18:30:00")], "+05:30"),
+        ('ADD at TIMESTAMP DEFAULT "2026-01-01 00:00:00.5"', [moment("2026-01-01 03:00:00.5")], "-03:00"),
+        ("ADD at TIMESTAMP DEFAULT '2026-01-01 00:00:00'", [moment("2026-01-01 00:00:00")], "+00:00"),
+        (
+            "ADD a TIMESTAMP DEFAULT '2026-01-01 08:00:00', ADD b TIMESTAMP DEFAULT '2026-01-01 10:00:00'",
+            [moment("2026-01-01 00:00:00"), moment("2026-01-01 02:00:00")],
+            "+08:00",
+        ),
+        ("ADD at TIMESTAMP DEFAULT 20260101080000", [moment("2026-01-01 00:00:00")], None),
+        ("ADD at TIMESTAMP DEFAULT '2026-01-01 08:00:00+08:00'", [moment("2026-01-01 00:00:00")], None),
+        ("ADD at TIMESTAMP DEFAULT '2026-01-03 00:00:00'", [moment("2026-01-01 00:00:00")], None),
+        ("ADD at TIMESTAMP DEFAULT '0000-00-00 00:00:00'", [moment("0000-00-00 00:00:00")], None),
+        ("ADD at TIMESTAMP DEFAULT CURRENT_TIMESTAMP", [moment("CURRENT_TIMESTAMP")], None),
+        ("ADD at DATETIME DEFAULT '2026-01-01 08:00:00'", [moment("2026-01-01 08:00:00", ColumnType.DATETIME)], None),
+        ("ADD at TIMESTAMP NULL", [moment(None)], None),
+    ],
+)
+def test_an_offset_explains_the_defaults(query: str, columns: list[ColumnInfo], expected: str | None) -> None:
+    assert typed_offset(alter(f"ALTER TABLE item {query}", table_of(ID, *columns), table_of(ID))) == expected
+
+
+def test_defaults_that_were_there_before_say_nothing() -> None:
+    table = table_of(ID, moment("2026-01-01 00:00:00"))
+    assert typed_offset(alter("ALTER TABLE item COMMENT '2026-01-01 08:00:00'", table, table)) is None
