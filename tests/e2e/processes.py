@@ -91,7 +91,7 @@ class Command:
 
     def wait_until_gone(self) -> None:
         """Returns when nothing is left of what it had started: no JVM, no worker."""
-        wait_until(lambda: not self.survivors(), "the end of the JVM and the workers")
+        wait_until(lambda: not self.survivors(), "the end of the JVM and the workers", every_seconds=0.1)
 
     def survivors(self) -> list[psutil.Process]:
         return [process for process in psutil.process_iter() if self._is_of_this(process)]

@@ -111,7 +111,7 @@ def pause(run: Command, seconds: float) -> None:
 
 def wait_for_change(run: Command, look: Callable[[], Any]) -> None:
     before = look()
-    wait_until(lambda: look() != before or not run.is_running(), "a change")
+    wait_until(lambda: look() != before or not run.is_running(), "a change", every_seconds=0.02)
 
 
 def test_twenty_kills_and_three_of_the_upstream_leave_every_change_in_the_files_once(
