@@ -13,11 +13,9 @@ from tests.flow.encoder.samples import KEY, UNSIGNED, column, table_of
 from tests.flow.filter.sample import ANSWERS, EXPRESSIONS, TABLE, image, text
 from tidemill.errors import FilterError
 from tidemill.flow.filter.expression import Expression
-from tidemill.flow.filter.values import general
 from tidemill.model.row import arrow_schema
 from tidemill.model.table import ColumnType
 from tidemill.store.sql.codec import Time
-from tidemill.store.sql.codec.collation import sort_key
 from tidemill.store.sql.compute.compiler import Compiler
 from tidemill.store.sql.compute.kinds import Settings
 from tidemill.store.sql.compute.scope import NO_COLUMNS, Context
@@ -175,12 +173,6 @@ def test_a_collation_without_weights_is_refused() -> None:
     table = table_of(column("id", ColumnType.LONG, KEY), text("s", collate="utf8mb4_0900_ai_ci"), name="t")
     with pytest.raises(FilterError, match="a text in collation utf8mb4_0900_ai_ci"):
         Expression("s = 'a'", PLACE).compile(table)
-
-
-def test_general_ci_weighs_every_character_as_keys_do() -> None:
-    weight = sort_key("utf8mb4_general_ci")
-    characters = [chr(code) for code in range(33, 0x11000) if not 0xD800 <= code < 0xE000]
-    assert [c for c in characters if general(c).encode("utf-16-be") != weight(c)] == []
 
 
 SMALL = table_of(

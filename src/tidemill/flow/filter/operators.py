@@ -31,6 +31,7 @@ from tidemill.flow.filter.values import (
     as_real,
     as_text,
 )
+from tidemill.model.collation import general_ci
 
 _UNKNOWN: Final = pa.scalar(None, pa.bool_())
 _COMPARE: Final[dict[str, Callable[[Data, Data], Data]]] = {
@@ -220,7 +221,7 @@ def like(operand: Value, pattern: Value, escape: str) -> Value:
     text, shape = as_text(operand), _literal_text(pattern, "LIKE")
     collation = values.common_collation(text, pattern)
     folds = values.is_folding(collation)
-    regular = _like_regular(values.general(shape) if folds else shape, escape)
+    regular = _like_regular(general_ci(shape) if folds else shape, escape)
     compute = text.compute
     if folds:
         return boolean(lambda rows: pc.match_substring_regex(values.weights(compute(rows)), regular))

@@ -5,17 +5,16 @@ same in every row) from an image of rows. Conversions are MySQL's.
 """
 
 import re
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import Enum
-from functools import cache
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.model.collation import general_ci
 from tidemill.model.table import INTEGER_TYPES, ColumnInfo, ColumnType
 
 Data: TypeAlias = Any  # pa.Array or pa.Scalar: Arrow's functions take and give either
@@ -284,39 +283,4 @@ def sort_key(data: Data, collation: str) -> Data:
 
 def weights(data: Data) -> Data:
     """Each character of general_ci as the one that it counts as."""
-    return map_distinct(data, general, pa.string())
-
-
-def general(text: str) -> str:
-    return "".join(map(_weight, text))
-
-
-_UNICODE: Final = unicodedata.ucd_3_2_0  # general_ci is older than most of Unicode
-# Only these blocks of 256 have letters with cases or accents.
-_BLOCKS: Final = frozenset({0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x1E, 0x1F, 0x21, 0x24, 0xFF})
-_ALONE: Final = frozenset(  # small letters whose capitals it does not know yet
-    "\u019e\u03d9\u03f5\u048b\u04c6\u04ca\u04ce\u04cf\u0501\u0503\u0505\u0507\u0509\u050b\u050d\u050f\u214e\u2184"
-)
-_ODD: Final = {"ß": "S", "\u03f2": "Σ", "Й": "Й", "й": "Й"}
-
-
-@cache
-def _weight(char: str) -> str:
-    """The capital letter without its accents; all characters beyond 16 bits are alike."""
-    if char > "\uffff":
-        return "\ufffd"
-    if char in _ODD:
-        return _ODD[char]
-    if ord(char) >> 8 not in _BLOCKS or char in _ALONE:
-        return char
-    letter = _bare(char)
-    capital = letter.upper()
-    is_old = len(capital) == 1 and _UNICODE.category(capital) != "Cn"
-    return _bare(capital) if is_old else letter
-
-
-def _bare(char: str) -> str:
-    parts = _UNICODE.decomposition(char).split()
-    if len(parts) == 2 and parts[0][0] != "<" and _UNICODE.category(char).startswith("L"):
-        return _bare(chr(int(parts[0], 16)))
-    return char
+    return map_distinct(data, general_ci, pa.string())
