@@ -2,8 +2,8 @@
 
 import pytest
 
+from tidemill.driver import gives_up
 from tidemill.errors import EngineError, SinkError
-from tidemill.server import gives_up
 
 SLOW = EngineError("Spark's query failed: Python worker failed to connect back. Nothing is lost.")
 OTHER = EngineError("Spark's query failed: Job aborted. Nothing is lost.")
