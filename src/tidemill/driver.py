@@ -71,6 +71,10 @@ class SparkDriver:
         )
         self._job.start(available_now=self._available_now)
 
+    @property
+    def is_waiting_for_sink(self) -> bool:
+        return self._recovering is not None
+
     def wait(self, seconds: float) -> None:
         """Raises why the query ended, should it. Where Spark itself is to blame, it is started again some times;
         where the sink is away, as often as it takes."""

@@ -222,11 +222,13 @@ class Changefeed:
         )
 
     def drain(self, seconds: float = 60.0) -> None:
-        """Begin no new batch and wait for the one at hand."""
+        """Begin no new batch and wait for the one at hand, unless the sink is away."""
         self._on_loop(self.processor.stop())
         deadline = SYSTEM_CLOCK.monotonic() + seconds
         while self.processor.progress.in_flight_ts is not None and SYSTEM_CLOCK.monotonic() < deadline:
             if self._spark is not None:
+                if self._spark.is_waiting_for_sink:
+                    return
                 self._spark.wait(_POLL_SECONDS)
 
     def close(self, *, is_finished: bool = False, stop_spark: bool = False) -> None:

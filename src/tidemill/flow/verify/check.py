@@ -23,7 +23,7 @@ from tidemill.clock import SYSTEM_CLOCK
 from tidemill.flow.filter import ColumnSelector
 from tidemill.flow.scan import HandleBounds, ReadHold, ScanClient, ScanPart
 from tidemill.flow.sink.mysql.statement import name
-from tidemill.flow.sink.mysql.waiting import pause
+from tidemill.flow.sink.mysql.waiting import Patience
 from tidemill.flow.verify.catalog import claim
 from tidemill.flow.verify.excuses import Excuses
 from tidemill.flow.verify.forms import Comparison
@@ -222,12 +222,13 @@ class Check:
     def _next_checkpoint(self, ts: Ts) -> Ts:
         """A later one than ``ts``; the same one if nobody moves it, or not in time."""
         assert self._progress is not None
-        deadline = SYSTEM_CLOCK.monotonic() + self._options.patience_seconds
-        while (found := self._progress.checkpoint_ts()) <= ts:
-            if not self._progress.is_running() or SYSTEM_CLOCK.monotonic() >= deadline:
+        for _ in Patience(self._options.patience_seconds).tries(_POLL_SECONDS, _POLL_SECONDS):
+            found = self._progress.checkpoint_ts()
+            if found > ts:
+                return found
+            if not self._progress.is_running():
                 return ts
-            pause(_POLL_SECONDS)
-        return found
+        return ts
 
     def _upstream_rows(self, one: _Table, keys: Iterable[RowKey], ts: Ts) -> Rows:
         bounds, _ = self._bounds(one, keys)

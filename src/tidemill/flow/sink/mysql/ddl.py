@@ -19,7 +19,7 @@ from tidemill.flow.sink.mysql.owner import SCHEMA
 from tidemill.flow.sink.mysql.rewrite import rewritten
 from tidemill.flow.sink.mysql.session import Downstream, Flavor, SessionSettings, ask, closed, open_session
 from tidemill.flow.sink.mysql.statement import name
-from tidemill.flow.sink.mysql.waiting import pause, tries
+from tidemill.flow.sink.mysql.waiting import Patience
 from tidemill.flow.sink.mysql.zones import typed_offset
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
@@ -60,9 +60,9 @@ _NO_TABLE = 1146
 class DdlRunner:
     """For one DDL; ``session`` gives the driver's session, ``lose`` throws it away."""
 
-    def __init__(self, settings: SessionSettings, downstream: Downstream, patience_seconds: float) -> None:
+    def __init__(self, settings: SessionSettings, downstream: Downstream, patience: Patience) -> None:
         self._settings, self._options = settings, settings.options
-        self._downstream, self._patience_seconds = downstream, patience_seconds
+        self._downstream, self._patience = downstream, patience
 
     def run(self, event: DdlEvent, session: Callable[[], Any], lose: Callable[[], None]) -> None:
         query = self._query(event)
@@ -72,7 +72,7 @@ class DdlRunner:
             )
             return
         is_again = False
-        for is_last in tries(self._patience_seconds):
+        for is_last in self._patience.tries():
             try:
                 if not self._is_done(session(), event):
                     self._execute(session(), event, query, is_again)
@@ -227,7 +227,7 @@ class DdlRunner:
     def _wait_for_index(self, session: Any, event: DdlEvent) -> None:
         """An ADD INDEX on the same table may still run by itself."""
         while self._has_index_job(session, event):
-            pause(_INDEX_POLL_SECONDS)
+            self._patience.pause(_INDEX_POLL_SECONDS)
 
     def _has_index_job(self, session: Any, event: DdlEvent) -> list[Any]:
         return ask(
@@ -242,7 +242,7 @@ class DdlRunner:
         if failures.is_passing(error):
             return failures.DownstreamUnavailableError(
                 f"cannot run the DDL on {_place(event)} of {show(event.finished_ts)} at {self._options.place}: {said} "
-                f"(error {number}), for {self._patience_seconds:.0f} s. See that the server answers; the changefeed "
+                f"(error {number}), for {self._patience.seconds:.0f} s. See that the server answers; the changefeed "
                 "goes on with this DDL."
             )
         if failures.is_forbidden(error):

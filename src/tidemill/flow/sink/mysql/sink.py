@@ -17,7 +17,6 @@ from zoneinfo import ZoneInfo
 
 import pymysql
 
-from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkError
 from tidemill.flow.sink.mysql import dropped, failures
 from tidemill.flow.sink.mysql.ddl import DdlRunner
@@ -33,7 +32,7 @@ from tidemill.flow.sink.mysql.session import (
 )
 from tidemill.flow.sink.mysql.syncpoint import SyncPoints
 from tidemill.flow.sink.mysql.uri import MysqlOptions
-from tidemill.flow.sink.mysql.waiting import pause, tries
+from tidemill.flow.sink.mysql.waiting import Patience
 from tidemill.flow.sink.mysql.writer import MysqlTarget
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.log import get_logger
@@ -45,6 +44,7 @@ log = get_logger("mysql")
 
 _STATE_FORMAT = 1
 _PATIENCE_SECONDS = 120.0
+_SESSION_POLL_SECONDS = 0.05
 
 
 class MysqlSink:
@@ -68,7 +68,7 @@ class MysqlSink:
                 "Go on with the version of Tidemill that wrote it."
             )
         self._options = options
-        self._patience_seconds = patience_seconds
+        self._patience = Patience(patience_seconds)
         self._zone = _session_zone(zone)
         self._owner = Owner.new(options.changefeed)
         self._downstream: Downstream | None = None
@@ -93,14 +93,14 @@ class MysqlSink:
             self.recover()
         self._begun_ts = max(self._begun_ts, int(to_ts))
         settings = SessionSettings(self._options, self._downstream, self._zone)
-        return MysqlTarget(settings, table, self._owner, self._is_safe, self._patience_seconds)
+        return MysqlTarget(settings, table, self._owner, self._is_safe, self._patience.seconds)
 
     def ddl(self, event: DdlEvent) -> None:
         """Run a DDL and return when it is done. May be called again for the same one."""
         if self._downstream is None:
             self.recover()
         assert self._downstream is not None
-        runner = DdlRunner(self._ddl_settings(), self._downstream, self._patience_seconds)
+        runner = DdlRunner(self._ddl_settings(), self._downstream, self._patience)
         runner.run(event, self._opened, self._drop_session)
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
@@ -123,6 +123,7 @@ class MysqlSink:
         """Readers see rows as they are committed; there is nothing more to tell."""
 
     def close(self) -> None:
+        self._patience.end()
         self._drop_session()
         POOL.close()
 
@@ -153,9 +154,10 @@ class MysqlSink:
         try:
             self._downstream = examine(session)
             ending = self._owner.take_over(session)
-            deadline = SYSTEM_CLOCK.monotonic() + self._patience_seconds
-            while (ending := self._owner.still_there(session, ending)) and SYSTEM_CLOCK.monotonic() < deadline:
-                pause(0.05)
+            for _ in self._patience.tries(longest_seconds=_SESSION_POLL_SECONDS):
+                ending = self._owner.still_there(session, ending)
+                if not ending:
+                    break
         finally:
             closed(session)
         if ending:
@@ -167,7 +169,7 @@ class MysqlSink:
 
     def _patiently(self, work: Callable[[], None], doing: str) -> None:
         """Do ``work``, again where the reason of a failure passes."""
-        for is_last in tries(self._patience_seconds):
+        for is_last in self._patience.tries():
             try:
                 work()
                 return
@@ -183,7 +185,7 @@ class MysqlSink:
                 if is_last:
                     raise failures.DownstreamUnavailableError(
                         f"cannot {doing} at {self._options.place}: {said} (error {number}), for "
-                        f"{self._patience_seconds:.0f} s. See that the server of the sink URI answers; the changefeed "
+                        f"{self._patience.seconds:.0f} s. See that the server of the sink URI answers; the changefeed "
                         "goes on from its checkpoint."
                     ) from error
 
