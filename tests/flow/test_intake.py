@@ -1,8 +1,9 @@
 """What the intake reads of many tables, by a processor without Spark over an embedded upstream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -10,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from bench.schema import write_history
-from tests.flow.schema.builders import job, store_with, table
+from tests.flow.schema.builders import SHOP, JobChange, job, store_with, table
 from tests.flow.sorter.sorter_changes import rows
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.state import ChangefeedState, DataDir
@@ -201,29 +202,55 @@ def test_what_came_to_a_neighbour_while_a_partition_was_dropped_comes_once_more(
     asyncio.run(scenario())
 
 
+@asynccontextmanager
+async def with_a_batch_at_hand(
+    upstream: EmbeddedUpstream, folder: Path, done: Callable[..., JobChange]
+) -> AsyncIterator[Feed]:
+    """Table shop.u, which the rules leave out, is changed by a job that comes while a batch of shop.t is at hand."""
+    tables = [table(7, "t"), table(8, "u")]
+    async with feeding(upstream, folder, tables=tables, rules=("*.*", "!shop.u")) as feed:
+        processor, now_ts = feed.processor, put(upstream, 7)
+        put(upstream, 8)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (to_ts := await processor.offer(processor.progress.checkpoint_ts, 0.2)) < now_ts:
+                assert processor.progress.in_flight_ts is None
+            await processor.units(processor.progress.checkpoint_ts, to_ts)
+            *_, key, value = done(0, 50, table_id=8)
+            done_ts = upstream.commit([Mutation(Op.PUT, key, value)])[1]
+            while processor.progress.schema_ts < done_ts:
+                await SYSTEM_CLOCK.sleep(0.01)
+        await processor.commit([])
+        yield feed
+
+
+def put(upstream: EmbeddedUpstream, table_id: int) -> int:
+    """Write a row."""
+    return upstream.commit([Mutation(Op.PUT, record_key(table_id, 1), b"row")])[1]
+
+
 def test_a_table_that_is_left_out_may_be_dropped_while_a_batch_is_at_hand(
     upstream: EmbeddedUpstream, tmp_path: Path
 ) -> None:
     """Gone, it has no name that a rule could leave out; it must not be read for that."""
 
-    def put(table_id: int, handle: int) -> int:
-        return upstream.commit([Mutation(Op.PUT, record_key(table_id, handle), b"row")])[1]
-
     async def scenario() -> None:
-        tables = [table(7, "t"), table(8, "u")]
-        async with feeding(upstream, tmp_path, tables=tables, rules=("*.*", "!shop.u")) as feed:
-            processor, now_ts = feed.processor, put(7, 1)
-            put(8, 1)
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while (to_ts := await processor.offer(processor.progress.checkpoint_ts, 0.2)) < now_ts:
-                    assert processor.progress.in_flight_ts is None
-                await processor.units(processor.progress.checkpoint_ts, to_ts)
-                *_, key, value = job(0, 50, ActionType.DROP_TABLE, table_id=8, after=table(8, "u"))
-                done_ts = upstream.commit([Mutation(Op.PUT, key, value)])[1]
-                while processor.progress.schema_ts < done_ts:
-                    await SYSTEM_CLOCK.sleep(0.01)
-            await processor.commit([])
-            taken = await feed.until(put(7, 2))
+        drop = partial(job, kind=ActionType.DROP_TABLE, after=table(8, "u"))
+        async with with_a_batch_at_hand(upstream, tmp_path, drop) as feed:
+            taken = await feed.until(put(upstream, 7))
             assert [physical_id for _, physical_id, _ in taken] == [7]
+
+    asyncio.run(scenario())
+
+
+def test_a_table_that_is_renamed_into_the_rules_while_a_batch_is_at_hand_is_refused_by_name(
+    upstream: EmbeddedUpstream, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        args = {"old_schema_id": SHOP, "new_table_name": {"O": "v", "L": "v"}}
+        rename = partial(job, kind=ActionType.RENAME_TABLE, schema_id=SHOP, args=args, after=table(8, "v"))
+        async with with_a_batch_at_hand(upstream, tmp_path, rename) as feed, asyncio.timeout(PATIENCE_SECONDS):
+            while feed.processor.failure is None:
+                await feed.processor.offer(feed.processor.progress.checkpoint_ts, 0.2)
+            assert "shop.u was outside filter.rules and has become shop.v" in str(feed.processor.failure)
 
     asyncio.run(scenario())

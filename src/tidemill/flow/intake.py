@@ -186,16 +186,26 @@ class Intake:
         return not known or any(map(self._is_captured, known))
 
     def _follow_main(self, wanted: dict[Interval, Followed], checkpoint_ts: Ts) -> None:
-        begun = [(i, f, Ts(max(f.begin_ts, checkpoint_ts))) for i, f in wanted.items() if f.begin_ts is not None]
-        new = sorted((since_ts, *interval) for interval, _, since_ts in begun if interval not in self._spans)
+        begun = {i: f for i, f in wanted.items() if f.begin_ts is not None}
+        new = sorted((self._since(f, checkpoint_ts), *i) for i, f in begun.items() if i not in self._spans)
         for since_ts, intervals in groupby(new, key=lambda each: each[0]):
             self._open_main({i: wanted[i, since] for _, i, since in intervals}, since_ts)
-        for interval, followed, _ in begun:
+        for interval, followed in begun.items():
             span = self._spans[interval]
             span.followed = followed
             if followed.until_ts is not None and not span.is_closed:
                 self._sorter.close_span(span.id, followed.until_ts)
                 span.is_closed = True
+
+    def _since(self, followed: Followed, checkpoint_ts: Ts) -> Ts:
+        """From where on to read. A table that is renamed into the rules has nothing to give before that: what is at
+        hand, or begun, was planned without it."""
+        since_ts = Ts(max(followed.begin_ts or 0, checkpoint_ts))
+        taken_ts = self._sorter.taken_ts
+        if since_ts >= taken_ts:
+            return since_ts
+        table = self._schema.table(followed.physical_id, taken_ts)
+        return since_ts if table is None or self._is_captured(table) else taken_ts
 
     def _open_main(self, followed: dict[int, Followed], since_ts: Ts) -> None:
         """Intervals that begin together, by their physical ids, which ascend."""

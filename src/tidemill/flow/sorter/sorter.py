@@ -127,6 +127,11 @@ class Sorter:
 
     # Spans
 
+    @property
+    def taken_ts(self) -> Ts:
+        """Batches up to here have been planned or are durable."""
+        return max(self._planned_ts, self._released_ts)
+
     def open_span(self, span_id: int, since_ts: Ts) -> None:
         """Follow a span's changes above ``since_ts``; it holds the frontier there until it advances.
 
@@ -141,7 +146,7 @@ class Sorter:
 
         Sources and spans have numbers of one series; a span that is opened alone is its own source.
         """
-        self._spans.open(source_id, span_ids, since_ts, max(self._planned_ts, self._released_ts))
+        self._spans.open(source_id, span_ids, since_ts, self.taken_ts)
 
     def join_spans(self, source_id: int, span_ids: Sequence[int]) -> Ts:
         """From now on these spans, none of which is closed, have a source in common, read above the ts returned.
