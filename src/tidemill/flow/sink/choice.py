@@ -168,11 +168,11 @@ def _open_lake(
         case lake.LakeKind.ICEBERG:
             from tidemill.flow.sink.lake.iceberg import IcebergSink
 
-            return IcebergSink(options, state, start_ts=start_ts, rescan=rescan)
+            return IcebergSink(options, state, start_ts=start_ts, zone=zone, rescan=rescan)
         case lake.LakeKind.DELTA:
             from tidemill.flow.sink.lake.delta import DeltaSink
 
-            return DeltaSink(options, state, start_ts=start_ts, rescan=rescan)
+            return DeltaSink(options, state, start_ts=start_ts, zone=zone, rescan=rescan)
         case lake.LakeKind.PARQUET:
             from tidemill.flow.sink.parquet import ParquetSink
 

@@ -8,9 +8,9 @@ name under which the table was first seen.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date, datetime
+from datetime import date, datetime, tzinfo
 from decimal import Decimal
 from typing import Any
 
@@ -25,9 +25,9 @@ from tidemill.errors import InvariantError, SinkError
 from tidemill.flow.sink.lake.columns import type_named
 from tidemill.flow.sink.lake.files import DataFile
 from tidemill.flow.sink.lake.options import LakeOptions
-from tidemill.flow.sink.lake.sink import LakeSink, Rescan, Stamps
+from tidemill.flow.sink.lake.sink import LakeSink, Stamps
 from tidemill.flow.sink.lake.tables import LakeTable, Naming
-from tidemill.flow.sink.storage import Files, StorageOptions
+from tidemill.flow.sink.storage import StorageOptions
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, physical_ms
@@ -38,17 +38,8 @@ _MOST_STATISTICS = 32  # columns of a file for which bounds are noted, as other 
 
 
 class DeltaSink(LakeSink):
-    def __init__(
-        self,
-        options: LakeOptions,
-        state: Mapping[str, Any] | None,
-        *,
-        start_ts: Ts | None = None,
-        rescan: Rescan | None = None,
-        files: Files | None = None,
-        **more: Any,
-    ) -> None:
-        super().__init__(options, state, lambda o, f: Delta(o), start_ts=start_ts, rescan=rescan, files=files, **more)
+    def open_backend(self, zone: tzinfo) -> "Delta":
+        return Delta(self._options)
 
 
 def open_table(options: LakeOptions, table: LakeTable, version: int | None = None) -> DeltaTable:

@@ -8,6 +8,7 @@ unless another one is named. A table that is dropped upstream stays, as ``{table
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import tzinfo
 from typing import Any
 
 import pyarrow as pa
@@ -40,9 +41,9 @@ from tidemill.errors import InvariantError, SinkError
 from tidemill.flow.sink.lake.columns import CLOCK, MOMENT, type_named
 from tidemill.flow.sink.lake.files import DataFile
 from tidemill.flow.sink.lake.options import LakeOptions
-from tidemill.flow.sink.lake.sink import LakeSink, Rescan, Stamps
+from tidemill.flow.sink.lake.sink import LakeSink, Stamps
 from tidemill.flow.sink.lake.tables import LakeTable, Naming
-from tidemill.flow.sink.storage import Files, StorageOptions
+from tidemill.flow.sink.storage import StorageOptions
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
@@ -66,17 +67,8 @@ _TYPES: Mapping[pa.DataType, IcebergType] = {
 
 
 class IcebergSink(LakeSink):
-    def __init__(
-        self,
-        options: LakeOptions,
-        state: Mapping[str, Any] | None,
-        *,
-        start_ts: Ts | None = None,
-        rescan: Rescan | None = None,
-        files: Files | None = None,
-        **more: Any,
-    ) -> None:
-        super().__init__(options, state, lambda o, f: Iceberg(o), start_ts=start_ts, rescan=rescan, files=files, **more)
+    def open_backend(self, zone: tzinfo) -> "Iceberg":
+        return Iceberg(self._options)
 
 
 def open_catalog(options: LakeOptions) -> Catalog:

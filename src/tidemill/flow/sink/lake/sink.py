@@ -13,6 +13,7 @@ Then the table's rows are read anew as of the DDL (``rescan``) and written behin
 """
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
@@ -85,7 +86,7 @@ _COPYING = frozenset(
 _ADDING = frozenset({ActionType.ADD_COLUMN, ActionType.ADD_COLUMNS})
 
 
-class LakeSink:
+class LakeSink(ABC):
     """The driver's side; one a lake at a time. Methods raise SinkError, after which a new one is to be made.
 
     Rows must be mounted in UTC. ``rescan`` is needed for DDLs that change rows unseen; without it those are refused.
@@ -95,7 +96,6 @@ class LakeSink:
         self,
         options: LakeOptions,
         state: Mapping[str, Any] | None,
-        backend: Callable[[LakeOptions, Files], Backend],
         *,
         start_ts: Ts | None = None,
         zone: tzinfo = UTC,
@@ -110,10 +110,14 @@ class LakeSink:
             self._check_unused(start_ts)
         self._mark = secrets.token_hex(4)
         self._journal = self._read_journal()
-        self._backend = backend(options, self._files)
+        self._backend = self.open_backend(zone)
         self._stamps: dict[str, Stamps] = {}
         if not self._backend.is_transactional:
             self._replace(layout.OWNER, self._mark.encode())
+
+    @abstractmethod
+    def open_backend(self, zone: tzinfo) -> Backend:
+        """What knows the format. ``zone``: in which a ts has its date."""
 
     @property
     def journal(self) -> Journal:

@@ -8,16 +8,15 @@ There is no transaction here. A batch counts once the changefeed's state is save
 unfinished batch left is removed before the next. So a reader takes rows with ``_commit_ts`` up to the checkpoint.
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, tzinfo
-from typing import Any
+from collections.abc import Sequence
+from datetime import tzinfo
 
 import orjson
 
 from tidemill.flow.sink import layout
 from tidemill.flow.sink.lake.files import DataFile, LakeTarget, write_rows
 from tidemill.flow.sink.lake.options import LakeOptions
-from tidemill.flow.sink.lake.sink import LakeSink, Rescan, Stamps
+from tidemill.flow.sink.lake.sink import LakeSink, Stamps
 from tidemill.flow.sink.lake.tables import LakeTable, Naming
 from tidemill.flow.sink.schema_file import schema_of_database, schema_of_table
 from tidemill.flow.sink.storage import Files
@@ -27,19 +26,8 @@ from tidemill.model.ts import Ts
 
 
 class ParquetSink(LakeSink):
-    def __init__(
-        self,
-        options: LakeOptions,
-        state: Mapping[str, Any] | None,
-        *,
-        start_ts: Ts | None = None,
-        zone: tzinfo = UTC,
-        rescan: Rescan | None = None,
-        files: Files | None = None,
-    ) -> None:
-        super().__init__(
-            options, state, lambda o, f: _Layout(o, f, zone), start_ts=start_ts, rescan=rescan, files=files
-        )
+    def open_backend(self, zone: tzinfo) -> "_Layout":
+        return _Layout(self._options, self._files, zone)
 
 
 class _Layout:
