@@ -1,5 +1,6 @@
 """The archive of classes: made by one JVM, used by the next, passed over by one that it does not fit."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -13,18 +14,18 @@ LAUNCHER = "org.apache.spark.launcher.Main"  # the smallest program of Spark
 
 
 def java(options: str, *more: str) -> subprocess.CompletedProcess[str]:
+    home = os.environ.get("JAVA_HOME")
+    command = f"{home}/bin/java" if home else "java"
     classpath = ":".join(map(str, JARS.glob("spark-*.jar")))
-    words = ["java", *options.split(), *more, "-cp", classpath, LAUNCHER, "org.apache.spark.deploy.SparkSubmit"]
+    words = [command, *options.split(), *more, "-cp", classpath, LAUNCHER, "org.apache.spark.deploy.SparkSubmit"]
     return subprocess.run(
-        words, env={"PATH": "/usr/bin:/bin", "SPARK_HOME": str(JARS.parent)}, capture_output=True, text=True
+        words, env={**os.environ, "SPARK_HOME": str(JARS.parent)}, capture_output=True, text=True, check=False
     )
 
 
 @pytest.fixture
-def archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def archived(tmp_path: Path) -> Path:
     """A home with an archive."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert not has_archive(tmp_path)
     with recording(tmp_path):
         java(java_options(tmp_path))
