@@ -120,7 +120,12 @@ def test_a_recovered_database_is_followed_again() -> None:
     recover = {"recover_info": {"RecoverTableInfos": [{"TableInfo": table(7, "a")}]}}
     store.apply([job(20, 50, ActionType.DROP_SCHEMA, db=database(SHOP, "shop"))])
     (change,) = store.apply([job(30, 51, ActionType.RECOVER_SCHEMA, db=database(SHOP, "shop"), args=recover)])
-    assert change.events == ()
+    assert [(e.type, e.table, e.seq) for e in change.events] == [
+        (ActionType.CREATE_SCHEMA, "", 0),
+        (ActionType.RECOVER_TABLE, "a", 1),
+    ]
+    assert change.events[0].query == "CREATE DATABASE `shop` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    assert change.events[1].creation.startswith("CREATE TABLE `a` (")
     assert spans(store) == [(7, 10, 20), (7, 30, None)]
     assert [name_at(store, 7, ts) for ts in (20, 30, 31)] == ["shop.a", Absent.DROPPED, "shop.a"]
 

@@ -26,6 +26,7 @@ from tidemill.upstream.documents import (
     rename_args,
     replaced_view_id,
 )
+from tidemill.upstream.sql_text import create_table_sql
 
 SYSTEM_SCHEMAS = frozenset(
     {
@@ -56,6 +57,7 @@ REPLICATED = frozenset(
         ActionType.RENAME_TABLE,
         ActionType.RENAME_TABLES,
         ActionType.RECOVER_TABLE,
+        ActionType.RECOVER_SCHEMA,
         ActionType.CREATE_VIEW,
         ActionType.DROP_VIEW,
         ActionType.ADD_COLUMN,
@@ -132,8 +134,10 @@ def effect_of(row: JobRow, catalogue: Catalogue) -> Effect | None:
         catalogue.system_ids.add(job.database.id)
         return None
     match job.type:
-        case ActionType.CREATE_SCHEMA | ActionType.MODIFY_SCHEMA_CHARSET | ActionType.RECOVER_SCHEMA:
+        case ActionType.CREATE_SCHEMA | ActionType.MODIFY_SCHEMA_CHARSET:
             return _put_database(row)
+        case ActionType.RECOVER_SCHEMA:
+            return _recover_database(row)
         case ActionType.DROP_SCHEMA:
             return _drop_database(row, catalogue)
         case ActionType.CREATE_TABLE | ActionType.RECOVER_TABLE | ActionType.CREATE_SEQUENCE:
@@ -159,11 +163,22 @@ def effect_of(row: JobRow, catalogue: Catalogue) -> Effect | None:
 
 def _put_database(row: JobRow) -> Effect:
     database = _database_of(row.job)
-    put: tuple[TableInfo, ...] = ()
-    if row.job.type == ActionType.RECOVER_SCHEMA:
-        documents = recovered_tables(row.job)
-        put = tuple(parse_table(d, database.id, database.name, row.commit_ts) for d in documents)
-    return Effect(_events(row, _Shape(database.name)), put=put, put_database=database)
+    return Effect(_events(row, _Shape(database.name)), put_database=database)
+
+
+def _recover_database(row: JobRow) -> Effect:
+    """As if the database was made, and each of its tables brought back: no downstream has a word for the whole."""
+    database = _database_of(row.job)
+    documents = recovered_tables(row.job)
+    tables = tuple(parse_table(d, database.id, database.name, row.commit_ts) for d in documents)
+    query = f"CREATE DATABASE {sql.quoted(database.name)}"
+    if database.charset and database.collate:
+        query += f" CHARACTER SET {database.charset} COLLATE {database.collate}"
+    shapes = [_Shape(database.name, query=query, type=ActionType.CREATE_SCHEMA)]
+    for table, document in zip(tables, documents, strict=True):
+        creation = create_table_sql(document)
+        shapes.append(_Shape(database.name, table, query=creation, type=ActionType.RECOVER_TABLE, creation=creation))
+    return Effect(_events(row, *shapes), put=tables, put_database=database)
 
 
 def _drop_database(row: JobRow, catalogue: Catalogue) -> Effect:
@@ -177,7 +192,9 @@ def _create(row: JobRow, catalogue: Catalogue) -> Effect | None:
     table = _table_after(row, catalogue, row.job.schema_id)
     if table.id in catalogue.tables:
         return None
-    return Effect(_events(row, _Shape(table.schema, table)), put=(table,))
+    document = row.job.table if row.job.type == ActionType.RECOVER_TABLE else None
+    creation = create_table_sql(document) if document is not None else ""
+    return Effect(_events(row, _Shape(table.schema, table, creation=creation)), put=(table,))
 
 
 def _create_many(row: JobRow, catalogue: Catalogue) -> Effect | None:
@@ -282,6 +299,7 @@ class _Shape:
     pre: TableInfo | None = None
     query: str | None = None  # None: as typed
     type: int | None = None  # None: the job's
+    creation: str = ""
 
 
 def _events(row: JobRow, *shapes: _Shape) -> tuple[DdlEvent, ...]:
@@ -302,6 +320,7 @@ def _events(row: JobRow, *shapes: _Shape) -> tuple[DdlEvent, ...]:
             pre_schema=shape.pre.schema if shape.pre else "",
             pre_table=shape.pre.name if shape.pre else "",
             pre_table_info=shape.pre,
+            creation=shape.creation,
         )
         for seq, shape in enumerate(shapes)
     )

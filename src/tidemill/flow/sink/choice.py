@@ -18,11 +18,10 @@ from tidemill.flow.encoder import Encoded
 from tidemill.flow.sink import lake, mysql
 from tidemill.flow.sink.blackhole import BlackholeSink, BlackholeTarget, drop_messages
 from tidemill.flow.sink.files import FileSink, FileTarget, write_files
-from tidemill.flow.sink.lake.sink import Rescan
 from tidemill.flow.sink.mysql.uri import SCHEMES as MYSQL_SCHEMES
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.storage import is_storage_parameter, parse_storage
-from tidemill.flow.sink.surface import Sink
+from tidemill.flow.sink.surface import Rescan, Sink
 from tidemill.flow.sink.uri import Scheme, SinkConfig, parse_sink_uri, safe_uri
 from tidemill.model.row import LargeRows, RowBatch, flat
 from tidemill.model.table import TableInfo
@@ -128,11 +127,11 @@ def open_sink(
     written_ts: Ts | None = None,
 ) -> Sink:
     """Runs on the driver. ``state`` is what the sink's ``commit`` returned last; None for a new changefeed.
-    ``rescan`` reads a table anew where a DDL has changed rows unseen. ``written_ts`` is the last commit-ts of which
-    an earlier run may have written changes; None if there was none."""
+    ``rescan`` reads a table anew where a DDL has changed rows, or brought them back, unseen. ``written_ts`` is the
+    last commit-ts of which an earlier run may have written changes; None if there was none."""
     match options:
         case mysql.MysqlOptions():
-            return mysql.MysqlSink(options, state, start_ts=start_ts, zone=zone, written_ts=written_ts)
+            return mysql.MysqlSink(options, state, start_ts=start_ts, zone=zone, rescan=rescan, written_ts=written_ts)
         case lake.LakeOptions():
             return _open_lake(options, state, start_ts, zone, rescan)
         case SinkConfig(scheme=Scheme.FILE):

@@ -1,12 +1,16 @@
 """What every sink offers to the driver. The concrete ones are chosen in this package's ``open_sink``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.model.ddl import DdlEvent
+from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
+
+# Reads the rows of a table as of a ts, by physical ids: where a DDL changed or brought rows that no change tells of.
+Rescan = Callable[[TableInfo, Sequence[int], Ts], Iterator[RowBatch]]
 
 
 class Sink(Protocol):

@@ -1,17 +1,18 @@
 """DDLs downstream: once, also when they come again, in the spelling that the downstream takes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from tests.flow.encoder.samples import COMMIT_TS, KEY, column, table_of
+from tests.flow.encoder.samples import COMMIT_TS, KEY, column, rows_of, table_of
 from tests.mariadb import MariaDb
 from tidemill.errors import SinkError
 from tidemill.flow.sink.mysql import MysqlSink, parse_mysql_uri
 from tidemill.flow.sink.mysql.rewrite import rewritten
 from tidemill.flow.sink.mysql.session import Downstream, Flavor
 from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType, TableInfo
 from tidemill.model.ts import Ts, compose
 
@@ -168,6 +169,34 @@ def test_a_dropped_table_can_be_brought_back_and_is_forgotten_an_hour_later(sink
     sink.commit(compose((COMMIT_TS >> 18) + 3_700_000), [])
     with pytest.raises(SinkError, match="Copy it as of"):
         sink.ddl(event("recover table t", ActionType.RECOVER_TABLE, 4))
+
+
+@pytest.mark.parametrize("is_again", [False, True], ids=["at once", "after a crash"])
+def test_a_table_that_comes_back_and_was_not_kept_gets_its_rows_from_the_upstream(
+    mariadb: MariaDb, is_again: bool
+) -> None:
+    mariadb.query("CREATE OR REPLACE DATABASE ddls", "DROP DATABASE IF EXISTS tidb_cdc")
+    back = table_of(*TABLE.columns, name="t_old", schema="ddls", table_id=7)
+    asked: list[tuple[int, tuple[int, ...], int]] = []
+
+    def rescan(table: TableInfo, physical_ids: Sequence[int], ts: Ts) -> Iterator[RowBatch]:
+        asked.append((table.id, tuple(physical_ids), ts))
+        yield rows_of(table, (None, {"id": 1}))
+        if is_again and len(asked) == 1:
+            raise SinkError("gone")
+        yield rows_of(table, (None, {"id": 2}))
+
+    sink = MysqlSink(parse_mysql_uri(mariadb.uri()), None, rescan=rescan)
+    sink.recover()
+    creation = "CREATE TABLE `t_old` (`id` int NOT NULL, PRIMARY KEY (`id`) /*T![clustered_index] CLUSTERED */)"
+    recovered = event("flashback table t to t_old", ActionType.RECOVER_TABLE, 2, back, creation=creation)
+    if is_again:
+        with pytest.raises(SinkError, match="gone"):
+            sink.ddl(recovered)
+    again(sink, recovered)
+    assert mariadb.query("SELECT id FROM ddls.t_old") == [(1,), (2,)]
+    assert asked == [(7, (7,), COMMIT_TS + 2)] * (2 if is_again else 1)
+    sink.close()
 
 
 def test_a_default_typed_in_another_time_zone_is_the_same_moment_downstream(sink: MysqlSink, mariadb: MariaDb) -> None:

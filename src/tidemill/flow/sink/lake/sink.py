@@ -30,9 +30,9 @@ from tidemill.flow.sink.lake.options import LakeOptions
 from tidemill.flow.sink.lake.tables import Evolution, Journal, LakeTable, Naming, evolve, new_table
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.storage import Files, open_place
+from tidemill.flow.sink.surface import Rescan
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
-from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, show
 
@@ -41,9 +41,6 @@ log = get_logger("lake")
 TABLES = "_tidemill/tables.json"
 CHECKPOINT = "_tidemill/checkpoint.json"
 _STATE_FORMAT = 1
-
-Rescan = Callable[[TableInfo, Sequence[int], Ts], Iterator[RowBatch]]
-"""All rows of a table's physical ids as of a ts, as inserts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,9 +60,16 @@ _NO_TABLE = 1146
 class DdlRunner:
     """For one DDL; ``session`` gives the driver's session, ``lose`` throws it away."""
 
-    def __init__(self, settings: SessionSettings, downstream: Downstream, patience: Patience) -> None:
+    def __init__(
+        self,
+        settings: SessionSettings,
+        downstream: Downstream,
+        patience: Patience,
+        copy: Callable[[DdlEvent], None] | None,
+    ) -> None:
+        """``copy`` writes the rows of a table that was brought back, as often as it is asked to."""
         self._settings, self._options = settings, settings.options
-        self._downstream, self._patience = downstream, patience
+        self._downstream, self._patience, self._copy = downstream, patience, copy
 
     def run(self, event: DdlEvent, session: Callable[[], Any], lose: Callable[[], None]) -> None:
         query = self._query(event)
@@ -95,8 +102,11 @@ class DdlRunner:
                 f"RENAME TABLE {name(event.pre_schema)}.{name(event.pre_table)} TO "
                 f"{name(event.schema)}.{name(event.table)}"
             )
+        return self._rewritten(event.query)
+
+    def _rewritten(self, query: str) -> str:
         has_vectors = self._downstream.has_vectors and not self._options.has_vector_type
-        return rewritten(event.query, self._downstream, has_vectors=has_vectors)
+        return rewritten(query, self._downstream, has_vectors=has_vectors)
 
     def _is_done(self, session: Any, event: DdlEvent) -> bool:
         """Whether it is noted as done, or noted as begun and found to be done. Notes that it begins."""
@@ -206,14 +216,22 @@ class DdlRunner:
             return dropped.drop(session, event)
         if event.type != ActionType.RECOVER_TABLE:
             return query
-        found = dropped.restore(session, event)
-        if found is None and not self._is_there(session, event.schema, event.table):
+        return dropped.restore(session, event) or self._brought_back(session, event)
+
+    def _brought_back(self, session: Any, event: DdlEvent) -> str:
+        """A table that was truncated, or dropped before we could keep it: its rows are read from the upstream."""
+        is_there = self._is_there(session, event.schema, event.table)
+        if self._copy is not None and event.creation:
+            if not is_there:
+                ask(session, self._rewritten(event.creation))
+            self._copy(event)
+        elif not is_there:
             raise SinkError(
                 f"cannot bring back table {_place(event)} at {self._options.place}: it was dropped before this "
                 "changefeed could keep it aside. Copy it as of "
                 f"{show(event.finished_ts)} from the upstream, then start again; nothing was skipped."
             )
-        return found or "DO 0"
+        return "DO 0"
 
     def _is_there(self, session: Any, schema: str, table: str) -> bool:
         return bool(

@@ -33,8 +33,9 @@ from tidemill.flow.sink.mysql.session import (
 from tidemill.flow.sink.mysql.syncpoint import SyncPoints
 from tidemill.flow.sink.mysql.uri import MysqlOptions
 from tidemill.flow.sink.mysql.waiting import Patience
-from tidemill.flow.sink.mysql.writer import MysqlTarget
+from tidemill.flow.sink.mysql.writer import MysqlTarget, write_rows
 from tidemill.flow.sink.receipt import Receipt
+from tidemill.flow.sink.surface import Rescan
 from tidemill.log import get_logger
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.table import TableInfo
@@ -58,10 +59,12 @@ class MysqlSink:
         start_ts: Ts | None = None,
         zone: tzinfo = UTC,
         patience_seconds: float = _PATIENCE_SECONDS,
+        rescan: Rescan | None = None,
         written_ts: Ts | None = None,
     ) -> None:
-        """``zone`` is the one in which rows are decoded. ``state`` is what ``commit`` returned last. Changes above
-        ``written_ts`` have not been written by others before."""
+        """``zone`` is the one in which rows are decoded. ``state`` is what ``commit`` returned last. ``rescan`` is
+        needed for tables that are brought back and were not kept here. Changes above ``written_ts`` have not been
+        written by others before."""
         if state is not None and state.get("format") != _STATE_FORMAT:
             raise SinkError(
                 f"the state of the MySQL sink has format {state.get('format')!r}; this version reads {_STATE_FORMAT}. "
@@ -69,6 +72,7 @@ class MysqlSink:
             )
         self._options = options
         self._patience = Patience(patience_seconds)
+        self._rescan = rescan
         self._zone = _session_zone(zone)
         self._owner = Owner.new(options.changefeed)
         self._downstream: Downstream | None = None
@@ -100,8 +104,17 @@ class MysqlSink:
         if self._downstream is None:
             self.recover()
         assert self._downstream is not None
-        runner = DdlRunner(self._ddl_settings(), self._downstream, self._patience)
+        copy = self._copy_back if self._rescan is not None else None
+        runner = DdlRunner(self._ddl_settings(), self._downstream, self._patience, copy)
         runner.run(event, self._opened, self._drop_session)
+
+    def _copy_back(self, event: DdlEvent) -> None:
+        """Write the rows that a table was brought back with."""
+        table = event.table_info
+        if table is not None and table.is_eligible and self._rescan is not None:
+            settings = SessionSettings(self._options, self._downstream, self._zone)
+            target = MysqlTarget(settings, table, self._owner, is_safe=True, patience_seconds=self._patience.seconds)
+            write_rows(target, self._rescan(table, table.physical_ids, event.finished_ts))
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """All rows up to ``to_ts`` are there: each unit has returned from its last COMMIT."""
