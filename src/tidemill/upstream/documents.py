@@ -249,11 +249,13 @@ def replaced_view_id(job: Job) -> int:
     return _read(f"the arguments of {job}", read)
 
 
-def recovered_tables(job: Job) -> tuple[Document, ...]:
-    """The tables that RECOVER SCHEMA brings back."""
+def recovered_tables(job: Job) -> tuple[Document, ...] | None:
+    """The tables that RECOVER SCHEMA brings back; None where the job only says when they were."""
 
-    def read() -> tuple[Document, ...]:
+    def read() -> tuple[Document, ...] | None:
         info = job.args[0] if isinstance(job.args, list) else job.args.get("recover_info")
+        if (info or {}).get("LoadTablesOnExecute"):
+            return None
         listed = (info or {}).get("RecoverTableInfos") or (info or {}).get("RecoverTabsInfo") or ()
         return tuple(entry["TableInfo"] for entry in listed)
 

@@ -130,6 +130,22 @@ def test_a_recovered_database_is_followed_again() -> None:
     assert [name_at(store, 7, ts) for ts in (20, 30, 31)] == ["shop.a", Absent.DROPPED, "shop.a"]
 
 
+LATER = {"recover_info": {"RecoverTableInfos": None, "LoadTablesOnExecute": True}}
+
+
+def test_a_recovered_database_whose_tables_are_not_listed_has_those_that_it_was_dropped_with() -> None:
+    store = store_with(table(7, "a"))
+    store.apply([job(20, 50, ActionType.DROP_SCHEMA, db=database(SHOP, "shop"))])
+    (change,) = store.apply([job(30, 51, ActionType.RECOVER_SCHEMA, db=database(SHOP, "shop2"), args=LATER)])
+    assert [(e.schema, e.table, e.query) for e in change.events[1:]] == [("shop2", "a", "RECOVER TABLE `shop2`.`a`")]
+    assert [name_at(store, 7, ts) for ts in (20, 30, 31)] == ["shop.a", Absent.DROPPED, "shop2.a"]
+
+
+def test_a_recovered_database_that_was_never_known_is_refused() -> None:
+    with pytest.raises(SchemaError, match=r"brought back database 'old', which was dropped before"):
+        store_with().apply([job(30, 51, ActionType.RECOVER_SCHEMA, db=database(9, "old"), args=LATER)])
+
+
 def test_a_rename_moves_all_partitions_and_keeps_the_case_of_names() -> None:
     store = store_with(table(7, "Old", partitions={71: "p0", 72: "p1"}), schemas={3: "Other"})
     args = {"old_schema_id": SHOP, "new_table_name": {"O": "New", "L": "new"}}

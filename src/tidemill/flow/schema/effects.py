@@ -96,6 +96,7 @@ class Catalogue:
     databases: dict[int, Database] = field(default_factory=dict)
     tables: dict[int, TableInfo] = field(default_factory=dict)  # by logical table id
     system_ids: set[int] = field(default_factory=set)  # of system schemas
+    dropped: dict[int, tuple[TableInfo, ...]] = field(default_factory=dict)  # what databases held that are gone, by id
 
     def database(self, schema_id: int, job: Job) -> Database:
         found = self.databases.get(schema_id)
@@ -137,7 +138,7 @@ def effect_of(row: JobRow, catalogue: Catalogue) -> Effect | None:
         case ActionType.CREATE_SCHEMA | ActionType.MODIFY_SCHEMA_CHARSET:
             return _put_database(row)
         case ActionType.RECOVER_SCHEMA:
-            return _recover_database(row)
+            return _recover_database(row, catalogue)
         case ActionType.DROP_SCHEMA:
             return _drop_database(row, catalogue)
         case ActionType.CREATE_TABLE | ActionType.RECOVER_TABLE | ActionType.CREATE_SEQUENCE:
@@ -166,18 +167,32 @@ def _put_database(row: JobRow) -> Effect:
     return Effect(_events(row, _Shape(database.name)), put_database=database)
 
 
-def _recover_database(row: JobRow) -> Effect:
+def _recover_database(row: JobRow, catalogue: Catalogue) -> Effect:
     """As if the database was made, and each of its tables brought back: no downstream has a word for the whole."""
     database = _database_of(row.job)
     documents = recovered_tables(row.job)
-    tables = tuple(parse_table(d, database.id, database.name, row.commit_ts) for d in documents)
+    if documents is None:  # it is for who recovers to look them up
+        if database.id not in catalogue.dropped:
+            raise SchemaError(
+                f"{row.job} brought back database {database.name!r}, which was dropped before this changefeed started, "
+                "so its tables are not known. Create the changefeed anew from a fresh copy, or leave the database out "
+                "in filter.rules."
+            )
+        known = catalogue.dropped[database.id]
+        tables = tuple(replace(table, schema=database.name, version_ts=row.commit_ts) for table in known)
+        creations = [""] * len(tables)
+    else:
+        tables = tuple(parse_table(d, database.id, database.name, row.commit_ts) for d in documents)
+        creations = [create_table_sql(document) for document in documents]
     query = f"CREATE DATABASE {sql.quoted(database.name)}"
     if database.charset and database.collate:
         query += f" CHARACTER SET {database.charset} COLLATE {database.collate}"
     shapes = [_Shape(database.name, query=query, type=ActionType.CREATE_SCHEMA)]
-    for table, document in zip(tables, documents, strict=True):
-        creation = create_table_sql(document)
-        shapes.append(_Shape(database.name, table, query=creation, type=ActionType.RECOVER_TABLE, creation=creation))
+    for table, creation in zip(tables, creations, strict=True):
+        back = f"RECOVER TABLE {sql.qualified(table.schema, table.name)}"
+        shapes.append(
+            _Shape(database.name, table, query=creation or back, type=ActionType.RECOVER_TABLE, creation=creation)
+        )
     return Effect(_events(row, *shapes), put=tables, put_database=database)
 
 

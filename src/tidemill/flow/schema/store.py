@@ -309,6 +309,7 @@ class SchemaStore:
             self._catalogue.databases[effect.put_database.id] = effect.put_database
         if effect.drop_database is not None:
             self._catalogue.databases.pop(effect.drop_database, None)
+            self._catalogue.dropped[effect.drop_database] = tuple(tables[i] for i in effect.drop if i in tables)
         affected = [tables.pop(i) for i in effect.drop if i in tables]
         affected += [tables[t.id] for t in effect.put if t.id in tables]
         before = {i for t in affected for i in t.physical_ids} | set(running.new_ids)

@@ -51,6 +51,14 @@ TABLE = table_of(column("id", ColumnType.LONG, KEY), schema="ddls", name="t")
          "create table t (a int, check (a > 0), constraint c check (a < 9))"),
         (MYSQL, "alter table t partition by hash (a) partitions 2 update indexes (i local, `j` global)",
          "alter table t partition by hash (a) partitions 2"),
+        (MYSQL, "create table t (a int, b int, unique key u (b) global, primary key (a)) partition by hash (a)",
+         "create table t (a int, b int,  key u (b), primary key (a)) partition by hash (a)"),
+        (MYSQL, "create table t (a int, unique (b) global)", "create table t (a int, KEY (b))"),
+        (MYSQL, "create table t (a int, unique key v (a), key i (b) global)",
+         "create table t (a int, unique key v (a), key i (b))"),
+        (MARIADB, "alter table t add unique index u (`b`, c(3)) global", "alter table t add  index u (`b`, c(3))"),
+        (MARIADB, "create unique index u on d.t (b) global", "create  index u on d.t (b)"),
+        (MYSQL, "create table t (a int, b int unique global)", "create table t (a int, b int )"),
         (MARIADB, "create table t (a int, key k ((a + 1)), b int, unique key ((lower(c)), a) comment 'x')",
          "create table t (a int, b int)"),
         (MARIADB, "create table t (a int, key m ((cast(j as signed array))))", "create table t (a int)"),
@@ -76,6 +84,12 @@ TABLE = table_of(column("id", ColumnType.LONG, KEY), schema="ddls", name="t")
 )  # fmt: skip
 def test_what_only_tidb_has_is_left_out(downstream: Downstream, query: str, expected: str) -> None:
     assert rewritten(query, downstream, has_vectors=False) == expected
+
+
+def test_a_global_index_by_which_rows_are_told_apart_stays_unique() -> None:
+    query = "create table t (a int not null, b int, unique key u (a) global) partition by hash (b)"
+    found = rewritten(query, MARIADB, has_vectors=False, has_primary_key=False)
+    assert found == "create table t (a int not null, b int, unique key u (a)) partition by hash (b)"
 
 
 @pytest.fixture

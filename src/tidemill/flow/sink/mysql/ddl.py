@@ -23,7 +23,7 @@ from tidemill.flow.sink.mysql.waiting import Patience
 from tidemill.flow.sink.mysql.zones import typed_offset
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
-from tidemill.model.table import ColumnInfo, ColumnType
+from tidemill.model.table import ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import show
 
 log = get_logger("mysql")
@@ -102,11 +102,12 @@ class DdlRunner:
                 f"RENAME TABLE {name(event.pre_schema)}.{name(event.pre_table)} TO "
                 f"{name(event.schema)}.{name(event.table)}"
             )
-        return self._rewritten(event.query)
+        return self._rewritten(event.query, event.table_info)
 
-    def _rewritten(self, query: str) -> str:
+    def _rewritten(self, query: str, table: TableInfo | None) -> str:
         has_vectors = self._downstream.has_vectors and not self._options.has_vector_type
-        return rewritten(query, self._downstream, has_vectors=has_vectors)
+        has_primary_key = table is None or bool(table.primary_key)
+        return rewritten(query, self._downstream, has_vectors=has_vectors, has_primary_key=has_primary_key)
 
     def _is_done(self, session: Any, event: DdlEvent) -> bool:
         """Whether it is noted as done, or noted as begun and found to be done. Notes that it begins."""
@@ -223,7 +224,7 @@ class DdlRunner:
         is_there = self._is_there(session, event.schema, event.table)
         if self._copy is not None and event.creation:
             if not is_there:
-                ask(session, self._rewritten(event.creation))
+                ask(session, self._rewritten(event.creation, event.table_info))
             self._copy(event)
         elif not is_there:
             raise SinkError(

@@ -50,11 +50,14 @@ class _Token:
         return self.text.upper() if self.kind in ("word", "sign") else ""
 
 
-def rewritten(query: str, downstream: Downstream, *, has_vectors: bool) -> str:
-    """``query`` as the downstream takes it; empty if nothing of it is left to do there."""
+def rewritten(query: str, downstream: Downstream, *, has_vectors: bool, has_primary_key: bool = True) -> str:
+    """``query`` as the downstream takes it; empty if nothing of it is left to do there. ``has_primary_key``: rows of
+    the table are told apart without its unique indexes."""
     if downstream.flavor is Flavor.TIDB:
         return _Text(query).without_vectors() if not has_vectors else query
     text = _Text(query, keeps_features=False)
+    if has_primary_key:
+        text.weaken_global_indexes()
     text.drop_tidb_clauses()
     text.replace_vectors()
     if downstream.flavor is Flavor.MARIADB:
@@ -105,6 +108,17 @@ class _Text:
                 self._index_updates,
             ]
         )
+
+    def weaken_global_indexes(self) -> None:
+        """``UNIQUE [KEY] [name] (…) GLOBAL`` spans partitions, which others cannot: it becomes a plain index."""
+        for at in range(len(self._tokens)):
+            if not self._global_index(at):
+                continue
+            begin = self._opening(at - 1) if self._word(at - 1) == ")" else at
+            unique = next((n for n in range(begin - 1, -1, -1) if self._word(n) in ("UNIQUE", ",", "(", ")")), -1)
+            if self._word(unique) == "UNIQUE":
+                has_word = self._word(unique + 1) in ("KEY", "INDEX", "GLOBAL")
+                self._tokens[unique] = _Token("word", "" if has_word else "KEY")
 
     def replace_vectors(self) -> None:
         """A column type VECTOR or VECTOR(n), which stands behind the column's name."""
@@ -256,7 +270,8 @@ class _Text:
         return self._closing(at + 2) - at if self._word(at + 1) == "NEXTVAL" and self._word(at + 2) == "(" else 0
 
     def _global_index(self, at: int) -> int:
-        return int(at > 0 and self._word(at) == "GLOBAL" and self._tokens[at - 1].word == ")")
+        is_behind_index = self._word(at - 1) in (")", "UNIQUE") or (at > 0 and not self._tokens[at - 1].text)
+        return int(self._word(at) == "GLOBAL" and is_behind_index)
 
     def _index_updates(self, at: int) -> int:
         """``UPDATE INDEXES (name GLOBAL, …)`` behind a new partitioning"""
@@ -316,6 +331,16 @@ class _Text:
             at += 1
             if depth == 0:
                 break
+        return at
+
+    def _opening(self, at: int) -> int:
+        """The parenthesis that the one at ``at`` closes."""
+        depth = 0
+        while at > 0:
+            depth += {")": 1, "(": -1}.get(self._tokens[at].word, 0)
+            if depth == 0:
+                break
+            at -= 1
         return at
 
     def _name_end(self, at: int) -> int:
