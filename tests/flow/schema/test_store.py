@@ -296,6 +296,32 @@ def test_rows_written_into_a_truncated_partition_come_after_the_truncation() -> 
     assert name_at(store, 73, 25) == "shop.t"
 
 
+@pytest.mark.parametrize(
+    ("old_ids", "after", "queries", "started"),
+    [
+        pytest.param([61], {71: "p0", 72: "p1"}, [], [], id="all have new ids: nothing was truncated"),
+        pytest.param(
+            [61, 72], {71: "p0", 82: "p1"}, ["ALTER TABLE `shop`.`t` TRUNCATE PARTITION `p1`"], [82], id="one has"
+        ),
+        pytest.param([71, 72], {81: "p0", 82: "p1"}, ["alter table t truncate partition all"], [81, 82], id="none has"),
+    ],
+)
+def test_partitions_that_got_new_ids_while_their_truncation_waited_are_not_truncated(
+    old_ids: list[int], after: dict[int, str], queries: list[str], started: list[int]
+) -> None:
+    """TiDB looks ids up when the statement comes, and leaves alone those that another job has replaced by its turn."""
+    store = store_with(table(7, "t", partitions={71: "p0", 72: "p1"}))
+    kind, query = ActionType.TRUNCATE_TABLE_PARTITION, "alter table t truncate partition all"
+    args = {"old_partition_ids": old_ids, "new_partition_ids": [81, 82][-len(old_ids) :]}
+    step: dict[str, Any] = {"table_id": 7, "start_ts": 15, "query": query}
+    store.apply([job(22, 83, kind, state=RUNNING, schema_state=SchemaState.DELETE_ONLY, args=args, **step)])
+    gone: dict[str, Any] = {"args": {"old_partition_ids": old_ids}, "after": table(7, "t", partitions=after)}
+    (done,) = store.apply([job(30, 83, kind, **step, **gone)])
+    assert [event.query for event in done.events] == queries
+    assert [f.physical_id for f in done.started] == started
+    assert sorted(f.physical_id for f in store.followed() if f.until_ts is None) == sorted(after)
+
+
 def test_what_a_neighbour_took_of_a_dropped_range_comes_again_behind_the_drop() -> None:
     """Downstream those rows went into the old table partition, and so went with it."""
     store = store_with(table(7, "t", partitions={71: "p0", 72: "p1", 73: "p2", 74: "p3", 75: "p4"}))

@@ -25,6 +25,7 @@ from tidemill.upstream.documents import (
     recovered_tables,
     rename_args,
     replaced_view_id,
+    truncate_partition_args,
 )
 from tidemill.upstream.sql_text import create_table_sql
 
@@ -154,6 +155,8 @@ def effect_of(row: JobRow, catalogue: Catalogue) -> Effect | None:
             return _rename(row, catalogue)
         case ActionType.EXCHANGE_PARTITION:
             return _exchange(row, catalogue)
+        case ActionType.TRUNCATE_TABLE_PARTITION:
+            return _truncate_partition(row, catalogue)
         case ActionType.FLASHBACK_CLUSTER:
             raise SchemaError(
                 f"{job} turned the whole cluster back in time, which no change stream reports. "
@@ -290,6 +293,23 @@ def _exchange(row: JobRow, catalogue: Catalogue) -> Effect:
     )
     events = _events(row, _Shape(after.schema, after, pre=plain, query=query))
     return Effect(events, put=(after, swapped), drop=(plain.id,))
+
+
+def _truncate_partition(row: JobRow, catalogue: Catalogue) -> Effect:
+    """TiDB looks up the partitions' ids before the job waits for its turn. Those that a job before it has given new
+    ones, as COALESCE PARTITION does, are not truncated after all, and must not be downstream."""
+    job = row.job
+    before = catalogue.table(job.table_id, job)
+    after = _table_after(row, catalogue, before.schema_id)
+    left = {p.id for p in after.partitions}
+    emptied = [p.name for p in before.partitions if p.id not in left]
+    if not emptied:
+        return Effect(put=(after,))
+    query = None
+    if len(emptied) < len(truncate_partition_args(job)[0]):
+        names = ", ".join(map(sql.quoted, emptied))
+        query = f"ALTER TABLE {sql.qualified(after.schema, after.name)} TRUNCATE PARTITION {names}"
+    return Effect(_events(row, _Shape(after.schema, after, pre=before, query=query)), put=(after,))
 
 
 def _alter(row: JobRow, catalogue: Catalogue) -> Effect | None:

@@ -404,9 +404,12 @@ class SchemaStore:
         if job.type == ActionType.DROP_TABLE_PARTITION:
             self._replay_takers(row, table, None)
         elif job.type == ActionType.TRUNCATE_TABLE_PARTITION:
-            # The job's new ids were handed out together with its own, so they are the highest below it.
+            # The job's new ids were handed out together with its own: they are the next ones below it, or, in older
+            # TiDBs, whose arguments are lists, the highest below it.
             old_ids, _ = truncate_partition_args(job)
             new_ids = sorted(i for i in self._row_ids(table) if i < job.id)[-len(old_ids) :]
+            if not isinstance(job.args, list):
+                new_ids = [i for i in new_ids if i >= job.id - len(old_ids)]
             self._follower.reopen(new_ids, job.real_start_ts or row.commit_ts)
         return self._switched(row.commit_ts)
 
