@@ -212,7 +212,7 @@ class Processor:
         while losses == self._losses:
             self._changed.clear()
             now = self._clock.monotonic()
-            decision = decide(self.progress, self._has_changes())
+            decision = decide(self.progress, self._has_changes)
             due = self._batch_started + self._admission.flush_interval_seconds
             match decision:
                 case Offer(limit):
@@ -348,7 +348,7 @@ class Processor:
         while True:
             frontier_ts = self._intake.frontier_ts(self.progress.checkpoint_ts)
             self.progress = replace(self.progress, frontier_ts=frontier_ts)
-            match decide(self.progress, self._has_changes()):
+            match decide(self.progress, self._has_changes):
                 case Advance(to_ts):
                     self.progress = moved_to(self.progress, to_ts)
                     self._save_idle()

@@ -52,7 +52,15 @@ AT_10 = Progress(checkpoint_ts=Ts(10), ddl_ts=Ts(10), frontier_ts=Ts(30), schema
     ],
 )
 def test_decide(progress: Progress, has_changes: bool, decision: object) -> None:
-    assert decide(progress, has_changes) == decision
+    assert decide(progress, lambda: has_changes) == decision
+
+
+@pytest.mark.parametrize("busy", [{"in_flight_ts": Ts(20)}, {"is_sink_busy": True}, {"frontier_ts": Ts(10)}])
+def test_nobody_looks_for_changes_that_cannot_be_taken_yet(busy: dict[str, Any]) -> None:
+    """Each resolved-ts that comes asks, and with much in store looking costs more than all the rest."""
+    looks: list[bool] = []
+    assert decide(replace(AT_10, **busy), lambda: looks.append(True) or True) == Wait()  # type: ignore[func-returns-value]
+    assert not looks
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ always.
 A DDL at F runs once the checkpoint *is* F: every row with commit-ts ≤ F is durable and no later one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tidemill.errors import InvariantError
@@ -92,8 +93,8 @@ class Finish:
 Decision = Wait | Advance | RunDdl | Sync | Offer | Finish
 
 
-def decide(progress: Progress, has_changes: bool) -> Decision:
-    """What to do next. ``has_changes``: whether any change lies in (checkpoint, limit]."""
+def decide(progress: Progress, has_changes: Callable[[], bool]) -> Decision:
+    """What to do next. ``has_changes``: whether any change lies in (checkpoint, limit], which takes looking."""
     if progress.in_flight_ts is not None or progress.is_sink_busy:
         return Wait()
     if progress.barrier_ts is not None and progress.barrier_ts <= progress.checkpoint_ts:
@@ -105,7 +106,7 @@ def decide(progress: Progress, has_changes: bool) -> Decision:
     limit = progress.limit_ts
     if limit <= progress.checkpoint_ts:
         return Wait()
-    if not has_changes:
+    if not has_changes():
         return Advance(limit)
     return Wait() if progress.is_stopping else Offer(limit)
 
