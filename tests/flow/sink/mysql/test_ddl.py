@@ -1,6 +1,7 @@
 """DDLs downstream: once, also when they come again, in the spelling that the downstream takes."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tidemill.flow.sink.mysql.rewrite import rewritten
 from tidemill.flow.sink.mysql.session import Downstream, Flavor
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.row import RowBatch
-from tidemill.model.table import ColumnType, TableInfo
+from tidemill.model.table import ColumnType, PartitionInfo, TableInfo
 from tidemill.model.ts import Ts, compose
 
 MARIADB = Downstream(Flavor.MARIADB, (10, 11, 6), 16 << 20)
@@ -157,6 +158,38 @@ def test_an_exchange_that_went_through_unnoticed_is_not_undone(sink: MysqlSink, 
     mariadb.query("UPDATE tidb_cdc.tidemill_ddl_v1 SET is_done = 0")
     sink.ddl(exchange)
     assert mariadb.query("SELECT id FROM ddls.t") == [(5,)]
+
+
+def partitioned(count: int, *columns: str) -> TableInfo:
+    made = tuple(column(each, ColumnType.LONG) for each in columns)
+    partitions = tuple(PartitionInfo(100 + i, f"p{i}") for i in range(count))
+    return replace(TABLE, columns=(*TABLE.columns, *made), partitions=partitions)
+
+
+@pytest.mark.parametrize(
+    ("query", "kind", "after"),
+    [
+        ("alter table t coalesce partition 1", ActionType.REORGANIZE_PARTITION, partitioned(3, "a", "b")),
+        ("alter table t add partition partitions 2", ActionType.REORGANIZE_PARTITION, partitioned(6, "a", "b")),
+        ("alter table t rename column a to b, rename column b to a", ActionType.MULTI_SCHEMA_CHANGE,
+         partitioned(4, "b", "a")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_what_would_not_be_the_same_twice_goes_through_once(
+    sink: MysqlSink, mariadb: MariaDb, query: str, kind: ActionType, after: TableInfo, is_noted: bool
+) -> None:
+    mariadb.query("CREATE TABLE ddls.t (id INT PRIMARY KEY, a INT, b INT) PARTITION BY HASH (id) PARTITIONS 4")
+    change = event(query, kind, 10, after, pre_table_info=partitioned(4, "a", "b"))
+    sink.ddl(change)
+    if not is_noted:
+        mariadb.query("UPDATE tidb_cdc.tidemill_ddl_v1 SET is_done = 0")  # as if we, or the server, had died before
+    sink.ddl(change)
+    of_table = "WHERE table_schema = 'ddls' AND table_name = 't' ORDER BY ordinal_position"
+    columns = mariadb.query(f"SELECT column_name FROM information_schema.columns {of_table}")
+    partitions = mariadb.query("SELECT COUNT(*) FROM information_schema.partitions WHERE table_schema = 'ddls'")
+    assert [name for (name,) in columns] == [c.name for c in after.columns]
+    assert partitions == [(len(after.partitions),)]
 
 
 def test_columns_and_indexes_that_are_there_already_are_taken_as_done(sink: MysqlSink, mariadb: MariaDb) -> None:

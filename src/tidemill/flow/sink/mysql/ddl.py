@@ -1,13 +1,15 @@
 """Runs DDLs downstream, each once as far as anybody can tell.
 
 A DDL is no transaction, so what has begun and what is done is noted in ``tidb_cdc.tidemill_ddl_v1``. If we die between
-the two, the next run finds out: most DDLs say by their error that their work is done (a column that exists, a table
-that is gone); a RENAME looks which name is there; an EXCHANGE compares the table with what it was before. A DDL
+the two, or the server does, we find out: a RENAME looks which name is there; an EXCHANGE compares the table with what
+it was before; a table that has got the columns and partitions it is to have needs nothing more (COALESCE PARTITION 1
+is not the same twice); and most other DDLs say by their error that their work is done (an index that exists, a table
+that is gone). A TiDB's job goes on without the session that began it, so we wait for its end before we look. A DDL
 runs as long as it runs: nobody's time-out ends it, and a lost connection is followed by asking what became of it.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -53,8 +55,11 @@ _MEANINGLESS_TO_TIDB: Final = _MEANINGLESS - {
     ActionType.REMOVE_TTL, ActionType.CACHE_TABLE, ActionType.NOCACHE_TABLE,
 }  # fmt: skip
 _ASYNC_AFTER_SECONDS = 5.0
-_INDEX_POLL_SECONDS = 0.5
+_JOB_POLL_SECONDS = 0.5
+_ADD_INDEX = "LIKE 'add index%%'"
 _NO_TABLE = 1146
+
+_Form = tuple[tuple[str, ...], tuple[str, ...]]  # the names of a table's columns and of its partitions, in order
 
 
 class DdlRunner:
@@ -123,11 +128,32 @@ class DdlRunner:
         return False
 
     def _went_through(self, session: Any, event: DdlEvent, was: str) -> bool:
+        if self._downstream.flavor is Flavor.TIDB:
+            while self._has_job(session, event, "NOT LIKE 'add index%%'"):
+                self._patience.pause(_JOB_POLL_SECONDS)
         if event.type == ActionType.RENAME_TABLE:
             return self._is_renamed(session, event)
         if event.type == ActionType.EXCHANGE_PARTITION:
             return self._fingerprint(session, event) != was
-        return False
+        before, after = event.pre_table_info, event.table_info
+        if before is None or after is None or _form(before) == _form(after):
+            return False
+        return self._form(session, event) == _form(after)
+
+    def _form(self, session: Any, event: DdlEvent) -> _Form:
+        here = "table_schema=%s AND table_name=%s"
+        columns = ask(
+            session,
+            f"SELECT column_name FROM information_schema.columns WHERE {here} ORDER BY ordinal_position",
+            (event.schema, event.table),
+        )
+        partitions = ask(
+            session,
+            f"SELECT partition_name FROM information_schema.partitions WHERE {here} AND partition_name IS NOT NULL "
+            "ORDER BY partition_ordinal_position",
+            (event.schema, event.table),
+        )
+        return _names(row[0] for row in columns), _names(row[0] for row in partitions)
 
     def _is_renamed(self, session: Any, event: DdlEvent) -> bool:
         has_old = self._is_there(session, event.pre_schema, event.pre_table)
@@ -204,8 +230,8 @@ class DdlRunner:
         thread = threading.Thread(target=work, name="add-index", daemon=True)
         thread.start()
         thread.join(_ASYNC_AFTER_SECONDS)
-        while thread.is_alive() and not self._has_index_job(session, event):
-            thread.join(_INDEX_POLL_SECONDS)
+        while thread.is_alive() and not self._has_job(session, event, _ADD_INDEX):
+            thread.join(_JOB_POLL_SECONDS)
         if failed:
             raise failed[0]
         if thread.is_alive():
@@ -245,14 +271,15 @@ class DdlRunner:
 
     def _wait_for_index(self, session: Any, event: DdlEvent) -> None:
         """An ADD INDEX on the same table may still run by itself."""
-        while self._has_index_job(session, event):
-            self._patience.pause(_INDEX_POLL_SECONDS)
+        while self._has_job(session, event, _ADD_INDEX):
+            self._patience.pause(_JOB_POLL_SECONDS)
 
-    def _has_index_job(self, session: Any, event: DdlEvent) -> list[Any]:
+    def _has_job(self, session: Any, event: DdlEvent, kind: str) -> list[Any]:
+        """Whether a TiDB has work left on the table, of a kind of job given as a condition."""
         return ask(
             session,
             "SELECT 1 FROM information_schema.ddl_jobs WHERE db_name=%s AND table_name=%s AND "
-            "job_type LIKE 'add index%%' AND state IN ('running', 'queueing') LIMIT 1",
+            f"job_type {kind} AND state IN ('running', 'queueing') LIMIT 1",
             (event.pre_schema or event.schema, event.pre_table or event.table),
         )
 
@@ -274,6 +301,14 @@ class DdlRunner:
             f"{number}). The statement is: {event.query}. Bring the downstream to the form that it should have given, "
             "or let the changefeed's filter ignore this DDL, then start again; nothing was skipped."
         )
+
+
+def _form(table: TableInfo) -> _Form:
+    return _names(c.name for c in table.columns if not c.is_hidden), _names(p.name for p in table.partitions)
+
+
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(each.lower() for each in names)
 
 
 def _place(event: DdlEvent) -> str:
