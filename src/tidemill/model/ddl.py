@@ -101,4 +101,4 @@ class DdlEvent:
     pre_schema: str = ""
     pre_table: str = ""
     pre_table_info: TableInfo | None = None
-    creation: str = ""  # of a table that was brought back: the statement that would make it
+    creation: str = ""  # of a table that was brought back or made like another: what makes it, with times in UTC

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.flow.schema.sql import qualified, split_statements
+from tidemill.flow.schema.sql import is_create_like, qualified, split_statements
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\\"), max_size=12)
 
@@ -30,3 +30,20 @@ def test_merged_statements_come_apart_as_they_were(comments: list[str]) -> None:
 
 def test_quotes_in_names_are_doubled() -> None:
     assert qualified("we`ird", "数据") == "`we``ird`.`数据`"
+
+
+@pytest.mark.parametrize(
+    ("query", "is_like"),
+    [
+        ("create table t like u", True),
+        ("CREATE TABLE IF NOT EXISTS `a``b`.`t` LIKE `other`.u", True),
+        ("create table t(like u)", True),
+        ("create table shop . t\n( like u )", True),
+        ("create table t (`like` int)", False),
+        ("create table t (likes int)", False),
+        ("create table `t like u` (id int)", False),
+        ("create table t (v varchar(9) default 'like')", False),
+    ],
+)
+def test_a_table_that_is_made_like_another_is_known_by_its_statement(query: str, is_like: bool) -> None:
+    assert is_create_like(query) is is_like

@@ -210,8 +210,9 @@ def _create(row: JobRow, catalogue: Catalogue) -> Effect | None:
     table = _table_after(row, catalogue, row.job.schema_id)
     if table.id in catalogue.tables:
         return None
-    document = row.job.table if row.job.type == ActionType.RECOVER_TABLE else None
-    creation = create_table_sql(document) if document is not None else ""
+    # What LIKE meant was settled when the statement came; the other table may be another by now, or not be replicated.
+    needs_creation = row.job.type == ActionType.RECOVER_TABLE or sql.is_create_like(row.job.query)
+    creation = create_table_sql(row.job.table) if needs_creation and row.job.table is not None else ""
     return Effect(_events(row, _Shape(table.schema, table, creation=creation)), put=(table,))
 
 

@@ -16,6 +16,12 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+_LIKE = re.compile(
+    r"\s*create\s+table\s+(?:if\s+not\s+exists\s+)?(?:`(?:[^`]|``)*`|[^\s.(`]+)(?:\s*\.\s*(?:`(?:[^`]|``)*`|[^\s.(`]+))?"
+    r"\s*\(?\s*like\b",
+    re.IGNORECASE,
+)
+
 
 def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
@@ -23,6 +29,11 @@ def quoted(name: str) -> str:
 
 def qualified(schema: str, table: str) -> str:
     return f"{quoted(schema)}.{quoted(table)}"
+
+
+def is_create_like(query: str) -> bool:
+    """CREATE TABLE … LIKE …, which says what the table has by another table's name."""
+    return _LIKE.match(query) is not None
 
 
 def split_statements(text: str) -> list[str]:

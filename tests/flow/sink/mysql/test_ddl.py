@@ -192,6 +192,18 @@ def test_what_would_not_be_the_same_twice_goes_through_once(
     assert partitions == [(len(after.partitions),)]
 
 
+def test_a_table_made_like_another_needs_no_other(mariadb: MariaDb) -> None:
+    """The other may be filtered out, or have changed since: the table is made as it is upstream, its times in UTC."""
+    mariadb.query("CREATE OR REPLACE DATABASE ddls", "DROP DATABASE IF EXISTS tidb_cdc")
+    sink = MysqlSink(parse_mysql_uri(mariadb.uri("time-zone=%2B08:00")), None)
+    sink.recover()
+    creation = "CREATE TABLE `t` (`id` int NOT NULL, `at` timestamp NULL DEFAULT '2020-01-01 00:00:00', KEY `i` (`at`))"
+    again(sink, event("create table t like nowhere", ActionType.CREATE_TABLE, 1, creation=creation))
+    mariadb.query("INSERT INTO ddls.t (id) VALUES (1)")
+    assert mariadb.query("SELECT UNIX_TIMESTAMP(at) FROM ddls.t USE INDEX (i)") == [(1577836800,)]
+    sink.close()
+
+
 def test_columns_and_indexes_that_are_there_already_are_taken_as_done(sink: MysqlSink, mariadb: MariaDb) -> None:
     again(
         sink,

@@ -9,7 +9,8 @@ runs as long as it runs: nobody's time-out ends it, and a lost connection is fol
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -58,6 +59,7 @@ _ASYNC_AFTER_SECONDS = 5.0
 _JOB_POLL_SECONDS = 0.5
 _ADD_INDEX = "LIKE 'add index%%'"
 _NO_TABLE = 1146
+_UTC = "+00:00"
 
 _Form = tuple[tuple[str, ...], tuple[str, ...]]  # the names of a table's columns and of its partitions, in order
 
@@ -107,7 +109,8 @@ class DdlRunner:
                 f"RENAME TABLE {name(event.pre_schema)}.{name(event.pre_table)} TO "
                 f"{name(event.schema)}.{name(event.table)}"
             )
-        return self._rewritten(event.query, event.table_info)
+        is_like = event.type == ActionType.CREATE_TABLE and event.creation
+        return self._rewritten(event.creation if is_like else event.query, event.table_info)
 
     def _rewritten(self, query: str, table: TableInfo | None) -> str:
         has_vectors = self._downstream.has_vectors and not self._options.has_vector_type
@@ -178,16 +181,13 @@ class DdlRunner:
             ask(session, f"USE {name(event.schema)}")
         query = self._kept_aside(session, event, query)
         moment = _default_moment(event)
-        offset = typed_offset(event) if moment is None else None
-        if moment is not None:
-            ask(session, f"SET TIMESTAMP = {moment:.6f}")
-        elif offset is not None:
-            ask(session, f"SET @tidemill_zone = @@SESSION.time_zone, SESSION time_zone = '{offset}'")
+        offset = _UTC if event.creation else typed_offset(event)
         try:
-            if self._downstream.flavor is Flavor.TIDB and event.type == ActionType.ADD_INDEX:
-                self._add_index(session, event, query)
-            else:
-                ask(session, query)
+            with _at_moment(session, moment) if moment is not None else _in_zone(session, offset):
+                if self._downstream.flavor is Flavor.TIDB and event.type == ActionType.ADD_INDEX:
+                    self._add_index(session, event, query)
+                else:
+                    ask(session, query)
         except pymysql.err.MySQLError as error:
             number = failures.number_of(error)
             is_moved = number == _NO_TABLE and (
@@ -200,11 +200,6 @@ class DdlRunner:
                 "DDL found its work done", table=_place(event), query=query, error=number, is_again=is_again,
                 said=failures.text_of(error),
             )  # fmt: skip
-        finally:
-            if moment is not None and session.open:
-                ask(session, "SET TIMESTAMP = DEFAULT")
-            elif offset is not None and session.open:
-                ask(session, "SET SESSION time_zone = @tidemill_zone")
         ask(
             session,
             f"UPDATE {_TABLE} SET is_done=1 WHERE changefeed=%s AND finished_ts=%s AND seq=%s",
@@ -250,7 +245,8 @@ class DdlRunner:
         is_there = self._is_there(session, event.schema, event.table)
         if self._copy is not None and event.creation:
             if not is_there:
-                ask(session, self._rewritten(event.creation, event.table_info))
+                with _in_zone(session, _UTC):
+                    ask(session, self._rewritten(event.creation, event.table_info))
             self._copy(event)
         elif not is_there:
             raise SinkError(
@@ -301,6 +297,31 @@ class DdlRunner:
             f"{number}). The statement is: {event.query}. Bring the downstream to the form that it should have given, "
             "or let the changefeed's filter ignore this DDL, then start again; nothing was skipped."
         )
+
+
+@contextmanager
+def _at_moment(session: Any, moment: float) -> Iterator[None]:
+    """CURRENT_TIMESTAMP is this one meanwhile."""
+    ask(session, f"SET TIMESTAMP = {moment:.6f}")
+    try:
+        yield
+    finally:
+        if session.open:
+            ask(session, "SET TIMESTAMP = DEFAULT")
+
+
+@contextmanager
+def _in_zone(session: Any, offset: str | None) -> Iterator[None]:
+    """The session's time zone is this one meanwhile; None: the one it has."""
+    if offset is None:
+        yield
+        return
+    ask(session, f"SET @tidemill_zone = @@SESSION.time_zone, SESSION time_zone = '{offset}'")
+    try:
+        yield
+    finally:
+        if session.open:
+            ask(session, "SET SESSION time_zone = @tidemill_zone")
 
 
 def _form(table: TableInfo) -> _Form:
