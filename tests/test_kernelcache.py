@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CODE = "import os, tidemill; print(os.environ.get('NUMBA_CACHE_DIR', ''))"
 
 
@@ -21,7 +23,8 @@ def test_the_folder_is_the_same_for_the_same_sources(tmp_path: Path) -> None:
     assert Path(first).parent == tmp_path / "tidemill" / "kernels"
 
 
-def test_another_source_gets_another_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernel", ["from numba import njit\n", "@compiled\n", "@kernel\n", "@helper\n"])
+def test_another_source_gets_another_folder(tmp_path: Path, kernel: str) -> None:
     import shutil
 
     import tidemill
@@ -29,7 +32,7 @@ def test_another_source_gets_another_folder(tmp_path: Path) -> None:
     copy = tmp_path / "tidemill"
     shutil.copytree(Path(tidemill.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__", "_pb"))
     before = cache_dir(XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(tmp_path))
-    (copy / "flow" / "another.py").write_text("from numba import njit\n")
+    (copy / "flow" / "another.py").write_text(kernel)
     after = cache_dir(XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(tmp_path))
     assert before != after
 

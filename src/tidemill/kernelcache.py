@@ -11,6 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 
 _KEPT = 3  # folders of older versions that are left in place
+_MARKS = (b"njit", b"@compiled", b"@kernel", b"@helper")  # of a module with kernels
+_COMPLETE = "complete"
 
 
 def use_own_folder() -> None:
@@ -30,11 +32,26 @@ def use_own_folder() -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def is_complete() -> bool:
+    """Has every kernel been compiled that a changefeed usually needs? As far as is known."""
+    return (folder := _folder()) is not None and (folder / _COMPLETE).exists()
+
+
+def set_complete() -> None:
+    if (folder := _folder()) is not None and folder.is_dir():
+        (folder / _COMPLETE).touch()
+
+
+def _folder() -> Path | None:
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    return Path(named) if named else None
+
+
 def _fingerprint() -> str:
     digest = sha256()
     package = Path(__file__).parent
     for path in sorted(package.rglob("*.py")):
         source = path.read_bytes()
-        if b"njit" in source:
+        if any(mark in source for mark in _MARKS):
             digest.update(str(path.relative_to(package)).encode() + b"\0" + source)
     return digest.hexdigest()[:16]

@@ -7,18 +7,39 @@ from typing import Annotated
 import typer
 
 from tidemill import demo as demonstration
+from tidemill import kernelcache
 from tidemill.cli.options import Output, configure_log
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.model.ts import Ts
 
 _MASTER = "local[2]"
 _ARCHIVED_SECONDS = 300.0  # for the JVM to end in, which writes the archive then
+_FORMATS = ("canal-json&enable-tidb-extension=true", "csv")
+
+# Rows of every type, as values and as keys: each has loops of its own.
+_SQL = """
+create database warm;
+create table warm.kinds (id bigint unsigned primary key, i tinyint, y year, f float, d double, n decimal(20, 5),
+    b bit(9), c char(5), v varchar(20) charset latin1, vb varbinary(9), t text, bl blob, e enum('a', 'b'),
+    s set('a', 'b'), da date, dt datetime(6), ts timestamp(3), ti time(2), j json);
+create table warm.keyed (s varchar(9), n decimal(9, 2), at datetime, d double, v int, primary key (s, n, at, d));
+insert into warm.kinds values
+    (1, -1, 2001, 0.5, 1e9, -1.5, 3, 'c', 'v', 'vb', 'text', 'blob', 'a', 'a,b', '2001-02-03', '2001-02-03 04:05:06.7',
+        '2001-02-03 04:05:06', '-04:05:06.7', '{"k": [1, 2.5, "v", null, true]}'),
+    (2, 2, 2002, 1e-7, 3, 4, 5, 'é', 'é', 'x', '日', x'ff00', 'b', '', '2002-02-03', '2002-02-03', '2002-02-03',
+        '1:2:3', '"j"'),
+    (3, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null);
+insert into warm.keyed values ('a', 1.5, '2001-02-03', 2.5, 1), ('B', -2, '2002-02-03', -1, 2);
+update warm.kinds set i = 7, d = 2.25, j = '[]', t = 'new' where id = 1;
+update warm.keyed set v = 3;
+delete from warm.kinds where id = 2;
+"""
 
 
 def warm(output: Annotated[Output, typer.Option("--output", help="How to print the result.")] = Output.text) -> None:
     """Compile what is compiled at its first use, and archive the classes of Spark: later starts take half the time.
 
-    Takes a minute, once on a machine; does nothing where that has been done.
+    Takes a minute or two, once on a machine; does nothing where that has been done.
 
     Example: tidemill warm
     """
@@ -30,10 +51,11 @@ def warm(output: Annotated[Output, typer.Option("--output", help="How to print t
     configure_log("warning")
     began = SYSTEM_CLOCK.monotonic()
     home = use_lean_home(_MASTER)
-    was_warm = home is None or has_archive(home)
+    was_warm = home is None or (has_archive(home) and kernelcache.is_complete())
     if home is not None and not was_warm:
         with recording(home):
             _run_once()
+        kernelcache.set_complete()
     is_warm = home is not None and has_archive(home)
     seconds = round(SYSTEM_CLOCK.monotonic() - began, 1)
     if output is Output.json:
@@ -45,23 +67,37 @@ def warm(output: Annotated[Output, typer.Option("--output", help="How to print t
 
 
 def _run_once() -> None:
-    """A small changefeed through Spark, from the demonstration's history."""
+    """A small changefeed through Spark, from the demonstration's history and rows of every type."""
+    from tidemill.flow.sink.mysql.conflicts import warm_up as warm_up_conflicts
     from tidemill.server import RunOptions, run_changefeed
     from tidemill.spark.session import close_session
     from tidemill.store.upstream import EmbeddedUpstream
     from tidemill.store.warm import warm_up
 
     warm_up()
-    meta = demonstration.meta()
+    warm_up_conflicts()
+    start_ts = Ts(demonstration.meta()["bootstrap_ts"])
     with (
         tempfile.TemporaryDirectory(prefix="tidemill-warm-") as scratch,
-        EmbeddedUpstream.start(load=demonstration.history_path()) as cluster,
+        EmbeddedUpstream.start(load=demonstration.history_path(), sql_port=0) as cluster,
     ):
-        uri = f"file://{scratch}/files?protocol=canal-json"
-        options = RunOptions(
-            cluster.pd_address, uri, Path(scratch) / "data", Ts(meta["bootstrap_ts"]), Ts(meta["end_ts"]), _MASTER
-        )
+        _execute(cluster.sql_addresses[0])
+        end_ts = cluster.tso()
         try:
-            run_changefeed(options, lambda: False, lambda feed: None, lambda snapshot: None)
+            for at, form in enumerate(_FORMATS):
+                folder = f"{scratch}/{at}"
+                uri = f"file://{folder}/files?protocol={form}"
+                options = RunOptions(cluster.pd_address, uri, Path(folder) / "data", start_ts, end_ts, _MASTER)
+                run_changefeed(options, lambda: False, lambda feed: None, lambda snapshot: None)
         finally:
             close_session(_ARCHIVED_SECONDS)
+
+
+def _execute(address: str) -> None:
+    import pymysql
+
+    host, _, port = address.rpartition(":")
+    with pymysql.connect(host=host, port=int(port), user="root", autocommit=True) as connection:
+        for statement in _SQL.split(";\n"):
+            if statement.strip():
+                connection.cursor().execute(statement)

@@ -34,6 +34,12 @@ def components(items: int, sharing: Iterable[tuple[Ints, Ints]], links: Iterable
     return parent
 
 
+def warm_up() -> None:
+    """Have the loops compiled, which on a new machine takes seconds."""
+    some = np.array([0, 0], dtype=np.int64)
+    components(1, [(some, some)], [(some, some)])
+
+
 @compiled
 def _root(parent: Array, item: int) -> int:
     while parent[item] != item:
