@@ -126,7 +126,8 @@ def test_event_filters_hold_ddls_back(entry: dict[str, Any], event: DdlEvent, ve
 
 
 def test_every_kind_that_goes_downstream_has_a_word() -> None:
-    assert {*REPLICATED} <= DDLS["all ddl"]
+    disguised = {ActionType.RECOVER_SCHEMA}  # goes as CREATE DATABASE and RECOVER TABLE
+    assert {*REPLICATED} - disguised <= DDLS["all ddl"]
     assert DDLS["alter table"] < DDLS["all ddl"]
 
 
