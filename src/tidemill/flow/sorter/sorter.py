@@ -212,12 +212,12 @@ class Sorter:
         while True:
             if self._sealing is not None and self._memory() + more_bytes > self._memory_bytes:
                 wait = self._sealed()
+            elif self._disk_bytes is not None and self._disk() > self._disk_bytes and self._readers_have_work():
+                self._something_moved.clear()  # and nothing more goes to disk before
+                wait = self._readers_moved()
             elif self._buffers.rows and self._memory() + more_bytes > self._memory_bytes:
                 self._seal()
                 continue
-            elif self._disk_bytes is not None and self._disk() > self._disk_bytes and self._readers_have_work():
-                self._something_moved.clear()
-                wait = self._readers_moved()
             else:
                 return
             self._waiting += 1
