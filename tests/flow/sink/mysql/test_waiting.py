@@ -41,3 +41,18 @@ def test_closing_ends_the_wait_for_a_server_that_is_away() -> None:
         sink.close()
         waiting.join(60)
     assert [failure.retryable for failure in failures] == [True]
+
+
+def test_a_wait_for_others_is_over_when_they_are_done_or_when_it_is_ended() -> None:
+    answers = iter([False, False, True])
+    assert Patience(0.0).until(lambda: next(answers), 0.001)
+    patience = Patience(60.0)
+    asked: list[int] = []
+
+    def is_over() -> bool:
+        asked.append(1)
+        patience.end()
+        return False
+
+    assert not patience.until(is_over, 60.0)
+    assert len(asked) == 1  # not again and again without a pause

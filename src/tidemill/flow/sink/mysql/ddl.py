@@ -132,8 +132,7 @@ class DdlRunner:
 
     def _went_through(self, session: Any, event: DdlEvent, was: str) -> bool:
         if self._downstream.flavor is Flavor.TIDB:
-            while self._has_job(session, event, "NOT LIKE 'add index%%'"):
-                self._patience.pause(_JOB_POLL_SECONDS)
+            self._wait_for_job(session, event, f"NOT {_ADD_INDEX}")
         if event.type == ActionType.RENAME_TABLE:
             return self._is_renamed(session, event)
         if event.type == ActionType.EXCHANGE_PARTITION:
@@ -176,7 +175,7 @@ class DdlRunner:
             ActionType.CREATE_SCHEMA,
             ActionType.CREATE_TABLE,
         ):
-            self._wait_for_index(session, event)
+            self._wait_for_job(session, event, _ADD_INDEX)
         if event.type not in (ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA, ActionType.MODIFY_SCHEMA_CHARSET):
             ask(session, f"USE {name(event.schema)}")
         query = self._kept_aside(session, event, query)
@@ -265,10 +264,13 @@ class DdlRunner:
             )
         )
 
-    def _wait_for_index(self, session: Any, event: DdlEvent) -> None:
-        """An ADD INDEX on the same table may still run by itself."""
-        while self._has_job(session, event, _ADD_INDEX):
-            self._patience.pause(_JOB_POLL_SECONDS)
+    def _wait_for_job(self, session: Any, event: DdlEvent, kind: str) -> None:
+        """A job on the same table may still run by itself: an ADD INDEX, or what a lost session began."""
+        if not self._patience.until(lambda: not self._has_job(session, event, kind), _JOB_POLL_SECONDS):
+            raise failures.DownstreamUnavailableError(
+                f"stopped while {self._options.place} was still at work on table {_place(event)}. The changefeed goes "
+                "on with this DDL when it is started again."
+            )
 
     def _has_job(self, session: Any, event: DdlEvent, kind: str) -> list[Any]:
         """Whether a TiDB has work left on the table, of a kind of job given as a condition."""

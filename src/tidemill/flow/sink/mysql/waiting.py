@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tidemill.clock import SYSTEM_CLOCK
 
@@ -17,8 +17,12 @@ class Patience:
     def end(self) -> None:
         self._is_ended.set()
 
-    def pause(self, seconds: float) -> None:
-        self._is_ended.wait(seconds)
+    def until(self, is_over: Callable[[], bool], every_seconds: float) -> bool:
+        """Ask again and again, however long it takes; False if it was ended before."""
+        while not is_over():
+            if self._is_ended.wait(every_seconds):
+                return False
+        return True
 
     def tries(self, first_seconds: float = 0.05, longest_seconds: float = 2.0) -> Iterator[bool]:
         """Yields for each try whether it is the last, and stands still in between, longer each time."""
@@ -28,5 +32,5 @@ class Patience:
             yield is_last
             if is_last:
                 return
-            self.pause(random.uniform(wait_seconds / 2, wait_seconds))
+            self._is_ended.wait(random.uniform(wait_seconds / 2, wait_seconds))
             wait_seconds = min(wait_seconds * 2, longest_seconds)
