@@ -5,8 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 PROCESSES ?= 2
+ROUNDS ?= 50
+SEED ?= 1
 
-.PHONY: help setup demo test check format bench proto clean
+.PHONY: help setup demo test soak check format bench proto clean
 
 help: ## List every target
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +29,11 @@ test: setup ## Run the tests
 	@sh .ci/packages
 	@$(BIN)/tidemill warm
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
+
+soak: setup ## Kill, break and replay at random for as long as you like: make soak ROUNDS=200 SEED=7 TESTS=tests/e2e
+	@sh .ci/packages
+	@$(BIN)/tidemill warm
+	TIDEMILL_ROUNDS=$(ROUNDS) TIDEMILL_SEED=$(SEED) $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist load $(TESTS)
 
 check: setup ## Lint, format and types
 	$(BIN)/ruff check .

@@ -192,7 +192,7 @@ def run(pd: str, data_dir: Path, gigabytes: float) -> None:
             pass
         rows = feed.processor.totals.rows
     finally:
-        feed.close(is_finished=True, stop_spark=True)
+        feed.close(is_finished=True)
     if rows != len(scan):
         raise AssertionError(f"{len(scan)} changes were brought, {rows} rows came out")
 

@@ -7,11 +7,14 @@
 ``server.kill()`` ends it as a crash would; ``server.start()`` brings it back on the same port and data.
 """
 
+import atexit
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +50,7 @@ class MariaDb:
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        self._install()
+        shutil.copytree(_installed(), folder / "data", dirs_exist_ok=True)
 
     def __enter__(self) -> "MariaDb":
         self.start()
@@ -106,17 +109,6 @@ class MariaDb:
         finally:
             connection.close()
 
-    def _install(self) -> None:
-        subprocess.run(
-            [
-                "mariadb-install-db", "--no-defaults", f"--datadir={self.folder / 'data'}", "--user=root",
-                "--auth-root-authentication-method=normal", "--skip-test-db", "--innodb-log-file-size=32M",
-                "--innodb-use-native-aio=0",
-            ],
-            check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            timeout=_PATIENCE_SECONDS,
-        )  # fmt: skip
-
     def _wait(self) -> None:
         """Until it answers; a server that ends instead shows its log."""
         import time
@@ -133,6 +125,23 @@ class MariaDb:
             except pymysql.err.OperationalError:
                 time.sleep(0.02)
         raise TimeoutError(f"MariaDB in {self.folder} does not answer on port {self.port}")
+
+
+@cache
+def _installed() -> Path:
+    """A data folder as an installation leaves it, made once a process: copying it takes a tenth of the time."""
+    folder = Path(tempfile.mkdtemp(prefix="tidemill-mariadb-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    subprocess.run(
+        [
+            "mariadb-install-db", "--no-defaults", f"--datadir={folder / 'data'}", "--user=root",
+            "--auth-root-authentication-method=normal", "--skip-test-db", "--innodb-log-file-size=32M",
+            "--innodb-use-native-aio=0",
+        ],
+        check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        timeout=_PATIENCE_SECONDS,
+    )  # fmt: skip
+    return folder / "data"
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "tidemill"
 
-# What each part may import of ours, beside itself. ``errors``, ``clock`` and ``log`` are everybody's.
+# What each part may import of ours, beside itself. ``errors``, ``clock``, ``log`` and ``private`` are everybody's.
 MAY_IMPORT = {
     "_pb": set(),
     "model": set(),
@@ -17,15 +17,16 @@ MAY_IMPORT = {
     "control": {"model"},
     "processor": {"model", "upstream", "flow", "control"},
     "copying": {"model", "upstream", "flow", "control"},
-    "spark": {"model", "flow"},
+    "scratch": set(),
+    "spark": {"model", "flow", "scratch"},
     "driver": {"model", "flow", "control", "processor", "spark"},
     "server": {"model", "upstream", "flow", "control", "processor", "copying", "driver", "spark"},
     "demo": set(),
     "testing": {"model", "upstream", "store", "flow", "control", "_pb"},
     "__main__": {"cli"},
-    "cli": {"model", "upstream", "store", "flow", "control", "processor", "spark", "server", "demo"},
+    "cli": {"model", "upstream", "store", "flow", "control", "processor", "spark", "server", "demo", "scratch"},
 }
-EVERYBODYS = {"errors", "clock", "log", "kernelcache"}
+EVERYBODYS = {"errors", "clock", "log", "kernelcache", "private"}
 FILES = sorted(path for path in SOURCE.rglob("*.py") if "_pb" not in path.parts)
 
 

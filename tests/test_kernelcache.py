@@ -37,5 +37,13 @@ def test_another_source_gets_another_folder(tmp_path: Path, kernel: str) -> None
     assert before != after
 
 
+def test_kernels_that_check_their_bounds_have_a_folder_of_their_own(tmp_path: Path) -> None:
+    usual, unchecked, checked = (
+        cache_dir(XDG_CACHE_HOME=str(tmp_path), NUMBA_BOUNDSCHECK=value) for value in ("", "0", "1")
+    )
+    assert usual == unchecked
+    assert checked == usual + "-checked"
+
+
 def test_a_choice_of_the_user_is_left_alone(tmp_path: Path) -> None:
     assert cache_dir(NUMBA_CACHE_DIR=str(tmp_path)) == str(tmp_path)

@@ -5,12 +5,18 @@
 The store keeps versions, so copy and stream meet exactly: what was committed up to start-ts is in the one, what came
 later in the other. How far each physical table has been copied is part of the changefeed's state, so a copy that
 was killed goes on where it was; the changefeed's own GC safepoint keeps the past until it is done.
+
+A batch that is lost, since Spark failed or the sink is away, is taken back and begun again, as those of the stream are.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tidemill.clock import SYSTEM_CLOCK, Clock
+from tidemill.control.retries import gives_up, pause_seconds
 from tidemill.control.state import ChangefeedState, DataDir
+from tidemill.errors import EngineError, SinkError
 from tidemill.flow.deadletter import Undecodable, quarantine, read_quarantine
 from tidemill.flow.filter import ColumnSelector, TableFilter
 from tidemill.flow.pipeline import Unit
@@ -32,6 +38,7 @@ log = get_logger("copying")
 _PARTS_A_BATCH = 16  # where a sink takes them as they come
 _TABLES_A_BATCH = 8  # otherwise
 _PARTS_A_TABLE = 8  # of each, where a table may come in pieces
+_STEP_SECONDS = 0.2  # at most that ``step`` stands still
 
 Cursors = Mapping[str, str]  # by physical id: the key, in hex, below which all is copied
 
@@ -44,7 +51,7 @@ class _Table:
 
 
 class InitialCopy:
-    """Driver's side. ``plan`` it, ``make_tables``, then take a batch and commit it until there is none."""
+    """Driver's side. ``plan`` it, ``make_tables``, then take steps until there are none left."""
 
     def __init__(
         self,
@@ -57,6 +64,8 @@ class InitialCopy:
         state: ChangefeedState,
         data_dir: DataDir,
         zone: str,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._pd = pd
         self._schema = schema
@@ -69,10 +78,21 @@ class InitialCopy:
         self._tables: list[_Table] = []
         self._queries: dict[int, str] = {}  # by table id: what makes it, where the sink needs that
         self._taken: list[tuple[_Table, int]] = []
+        self._clock = clock
+        self._failures = 0  # since the last batch that was committed
+        self._again_at = 0.0  # when the batch that was lost is begun again
+        self.trouble: str | None = None  # why the sink is waited for; None: it is not
         self.state = state
         self.rows = 0
         self.parts = 0
         self.parts_done = 0
+
+    @property
+    def stage(self) -> str:
+        """What is being done, for people."""
+        if self.trouble is not None:
+            return f"waiting for the sink ({self.trouble.partition('. ')[0]})"
+        return f"copying {self.parts_done}/{self.parts} parts of tables"
 
     async def plan(self) -> None:
         """Find what is still to be copied."""
@@ -108,6 +128,40 @@ class InitialCopy:
         for seq, info in enumerate({table.info.id: table.info for table in self._tables}.values(), len(schemas)):
             query = self._queries[info.id]
             self._sink.ddl(self._event(seq, ActionType.CREATE_TABLE, query, info.schema, info))
+
+    def step(self, run: Callable[[list[Unit]], list[Receipt]]) -> bool:
+        """Take one batch, have it written by ``run``, and commit it; False once all is copied. Blocks.
+
+        Where Spark fails, or the sink is away, the batch is begun again by a later call; until then, calls
+        return after a moment, so that the changefeed can still be stopped.
+        """
+        wait_seconds = self._again_at - self._clock.monotonic()
+        if wait_seconds > 0:
+            threading.Event().wait(min(wait_seconds, _STEP_SECONDS))
+            return True
+        try:
+            if self._failures:
+                self._sink.recover()
+            units = self.take()
+            if not units:
+                self.finish()
+                return False
+            self.commit(run(units))
+        except (EngineError, SinkError) as error:
+            self._note(error)
+        else:
+            self._failures, self.trouble = 0, None
+        return True
+
+    def _note(self, error: EngineError | SinkError) -> None:
+        """A batch was lost. Raises the reason where it does not pass."""
+        self._failures += 1
+        is_away = isinstance(error, SinkError) and error.retryable
+        if not is_away and gives_up(error, self._failures):
+            raise error
+        self.trouble = str(error) if is_away else None
+        self._again_at = self._clock.monotonic() + pause_seconds(self._failures)
+        log.warning("a batch of the initial copy was lost; beginning it again", reason=str(error))
 
     def take(self) -> list[Unit]:
         """The next batch; empty when all is copied."""

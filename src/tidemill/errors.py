@@ -14,6 +14,7 @@
     │   ├── TransactionEndedError      (retryable) somebody else has rolled the transaction back: it took too long
     │   ├── UndeterminedError          the answer to a write was lost: it may or may not have been carried out
     │   ├── IncompatibleUpstreamError  wrong cluster, version or API; will not heal by waiting
+    │   ├── UntrustedUpstreamError     TLS: one of the two does not trust the other's certificate
     │   └── ProtocolViolationError     the upstream broke its own protocol; the stream is dropped
     ├── SchemaError                a schema or DDL job that we cannot follow
     ├── CorruptDataError           bytes that are not what they should be
@@ -22,7 +23,10 @@
     │   └── RowUndecodableError    a row that its schema does not explain
     ├── UnencodableError           a value that its column's type cannot hold
     ├── SinkError                  the downstream refused or could not be reached
+    │   ├── SinkUnavailableError   (retryable) it does not answer, is full, or is away for another reason that passes
+    │   └── SupersededError        a newer generation writes there; what an older one still does has no effect
     ├── DataDirError               the changefeed's own folder: rights, space, another owner
+    ├── StoppedError               somebody asked us to stop before it was done
     ├── EngineError                (retryable) Spark failed on its own account: a worker died, an executor was lost
     └── InvariantError             a bug of ours; never caught to go on
 
@@ -119,6 +123,10 @@ class IncompatibleUpstreamError(UpstreamError):
     code = "upstream-incompatible"
 
 
+class UntrustedUpstreamError(UpstreamError):
+    code = "untrusted-upstream"
+
+
 class ProtocolViolationError(UpstreamError):
     code = "protocol-violation"
 
@@ -172,8 +180,25 @@ class SinkError(TidemillError):
     code = "sink"
 
 
+class SinkUnavailableError(SinkError):
+    """The downstream is away for a reason that passes: the changefeed waits, and continues by itself."""
+
+    code = "sink-unavailable"
+    retryable = True
+
+
+class SupersededError(SinkError):
+    """Raised to whoever is late: a task of a batch that was taken back, or a process that another one replaced."""
+
+    code = "superseded"
+
+
 class DataDirError(TidemillError):
     code = "data-dir"
+
+
+class StoppedError(TidemillError):
+    code = "stopped"
 
 
 class EngineError(TidemillError):

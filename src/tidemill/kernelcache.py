@@ -3,6 +3,9 @@
 Numba keeps compiled code beside each source file and looks only at that file's own age. A kernel that calls a
 helper of another module would go on with the helper's old code after an update. So the cache lies in a folder named
 after the content of every module that has kernels: change one, and all are compiled anew.
+
+With ``NUMBA_BOUNDSCHECK=1`` kernels check every index, which the fuzz tests rely on. Numba's cache does not tell those
+from others, so they have a folder of their own.
 """
 
 import os
@@ -21,7 +24,7 @@ def use_own_folder() -> None:
         return
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     root = Path(base) / "tidemill" / "kernels"
-    folder = root / _fingerprint()
+    folder = root / (_fingerprint() + ("-checked" if os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0") else ""))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

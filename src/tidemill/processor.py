@@ -36,10 +36,11 @@ from tidemill.control.progress import (
     moved_to,
     sync_done,
 )
+from tidemill.control.retries import pause_seconds
 from tidemill.control.state import ChangefeedState, DataDir
-from tidemill.errors import InvariantError, SinkError
+from tidemill.errors import DataDirError, InvariantError, SinkError, SupersededError
 from tidemill.flow.deadletter import quarantine
-from tidemill.flow.filter import ColumnSelector, DdlFilter, TableFilter
+from tidemill.flow.filter import ColumnSelector, DdlFilter, LeftOut, TableFilter
 from tidemill.flow.hot import LEAST_BYTES, share_hot
 from tidemill.flow.intake import FEW_READINGS, Intake
 from tidemill.flow.pipeline import Part, Unit, make_units
@@ -51,7 +52,7 @@ from tidemill.log import get_logger
 from tidemill.model.change import RAW_CHANGE_SCHEMA
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ddl import DdlEvent
-from tidemill.model.ts import Ts, lag_seconds
+from tidemill.model.ts import Ts, lag_seconds, show
 from tidemill.upstream.keys import record_span
 
 log = get_logger("processor")
@@ -62,7 +63,6 @@ Work = Callable[[], Coroutine[object, object, None]]
 
 _DDL_SPAN = 1  # the subscription to the DDL jobs; the intake takes the numbers after it
 _TRACES = 1024  # of the latest batches are kept
-_SINK_PAUSE_SECONDS = 1.0  # before a sink that is away is asked again
 _IDLE_SAVE_SECONDS = 2.0  # how often a checkpoint that moves without data is written down
 
 
@@ -125,6 +125,7 @@ class Processor:
         self._upstream_now = upstream_now
         self._admission = admission or Admission()
         self._tables = TableFilter(config or ChangefeedConfig())
+        self.left_out = LeftOut(self._tables)
         self._ddl_filter = DdlFilter(config or ChangefeedConfig())
         self._selector = ColumnSelector(config or ChangefeedConfig())
         self._joins_partitions, self._keeps_partitions = joins_partitions, keeps_partitions
@@ -137,7 +138,9 @@ class Processor:
         self._batch_planned = -1e9
         self._batch_limit = self._admission.bounds.most
         self._batch_taken = Amount(0, 0)
-        self._losses = 0  # of batches; an offer from before one has nobody who listens
+        self.generation = 0  # ends when a batch is lost or cut short; who asks or reports names theirs
+        self._ending = asyncio.Lock()  # of a batch: by its commit, or because it is taken back
+        self._attempts = 0  # to write a batch that the sink was away for, since the last that was committed
         self.traces: deque[BatchTrace] = deque(maxlen=_TRACES)
         self.latencies: deque[float] = deque(maxlen=_TRACES)  # from the commit of a batch's first row to durable
         self._idle_saved = clock.monotonic()
@@ -145,6 +148,8 @@ class Processor:
         self._sink_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sink")
         self._busy: asyncio.Task[None] | None = None
         self._publishing: asyncio.Task[None] | None = None
+        self._saving = asyncio.Lock()  # from what the sink takes to the state that tells of it; no reader hears of it
+        self._unsaved: DataDirError | None = None  # why the sink has taken something that no state tells of
         self._is_closing = False
         self.failure: Exception | None = None  # of what runs beside: a DDL, or telling readers of the checkpoint
         self.sink_trouble: str | None = None  # why the sink is waited for; None: it is not, as far as is known
@@ -205,11 +210,12 @@ class Processor:
 
     # What Spark's side calls.
 
-    async def offer(self, from_ts: Ts, wait_seconds: float) -> Ts:
+    async def offer(self, generation: int, from_ts: Ts, wait_seconds: float) -> Ts:
         """The end of the next batch: above ``from_ts`` once there are changes to take, else ``from_ts`` itself
         after ``wait_seconds``. Changes above the checkpoint only; what lies below is durable."""
-        deadline, losses = self._clock.monotonic() + wait_seconds, self._losses
-        while losses == self._losses:
+        self._check_current(generation)
+        deadline = self._clock.monotonic() + wait_seconds
+        while generation == self.generation:
             self._changed.clear()
             now = self._clock.monotonic()
             decision = decide(self.progress, self._has_changes)
@@ -242,33 +248,64 @@ class Processor:
             swap_ts = self._schema.next_swap_ts(swap_ts)
         return self._intake.next_to(checkpoint_ts, limit_ts, self._batch_limit.rows, self._batch_limit.bytes)
 
-    async def units(self, from_ts: Ts, to_ts: Ts) -> list[Unit]:
+    async def units(self, generation: int, from_ts: Ts, to_ts: Ts) -> list[Unit]:
         """What the batch (from_ts, to_ts] that was offered consists of. Asked twice, it answers the same."""
-        if to_ts != self.progress.in_flight_ts:
-            raise InvariantError(
-                f"a batch up to {to_ts} was not offered; the one at hand is {self.progress.in_flight_ts}"
-            )
-        return await self._units(to_ts)
-
-    async def shorten(self, to_ts: Ts) -> list[Unit]:
-        """The batch at hand cannot be taken beyond ``to_ts``. Gives its units up to there, to be committed in its
-        place; none if nothing of it is left. What was written of it downstream is gone when this returns."""
-        await self._in_sink(self._sink.recover)
-        self.progress = replace(self.progress, in_flight_ts=None)
-        if to_ts <= self.progress.checkpoint_ts:
-            return []
+        self._check_at_hand(generation, to_ts)
         units = await self._units(to_ts)
-        if units:
-            self._begin(to_ts)
+        self._check_at_hand(generation, to_ts)  # they have targets of the sink's generation, which has ended as well
         return units
 
-    async def begin_again(self) -> None:
-        """Spark has lost the batch at hand. What was written of it downstream is gone when this returns, and so are
-        those who asked for an offer before."""
-        self._losses += 1
-        await self._in_sink(self._sink.recover)
-        self.progress = replace(self.progress, in_flight_ts=None)
+    async def shorten(self, generation: int, to_ts: Ts) -> tuple[int, list[Unit]]:
+        """The batch at hand cannot be taken beyond ``to_ts``. Begins a generation, and gives it and the units up to
+        there, to be committed in place of the batch; none if nothing of it is left. What was written of it downstream
+        is gone when this returns."""
+        async with self._ending:
+            self._check_current(generation)
+            generation = self._end_generation()
+            await self._in_sink(self._sink.recover)
+            self.progress = replace(self.progress, in_flight_ts=None)
+            if to_ts <= self.progress.checkpoint_ts:
+                return generation, []
+            units = await self._units(to_ts)
+            if units:
+                self._begin(to_ts)
+            return generation, units
+
+    async def begin_again(self, trouble: SinkError | None = None) -> None:
+        """Spark has lost the batch at hand, or the sink could not take it: ``trouble`` says why, if it passes. What was
+        written of it downstream is gone when this returns, and whoever asked or reports for it is refused. A sink that
+        is away is waited for."""
+        async with self._ending:  # what is being committed is not lost
+            self._end_generation()
+            if trouble is not None:
+                self.note_trouble(trouble)
+                self._attempts += 1
+                await self._clock.sleep(pause_seconds(self._attempts))
+            await self._wait_out(partial(self._in_sink, self._sink.recover))
+            self.progress = replace(self.progress, in_flight_ts=None)
         self._turn()
+
+    def _end_generation(self) -> int:
+        """Before anything is taken back. Until it has been, the batch stands in the way of all others."""
+        self.generation += 1
+        self._changed.set()  # who waits for an offer is to hear of it
+        return self.generation
+
+    def _check_current(self, generation: int) -> None:
+        if generation != self.generation:
+            raise SupersededError(
+                f"a query of generation {generation} is too late: Spark was started again since, in generation "
+                f"{self.generation}, and takes its batch again. Nothing is lost."
+            )
+
+    def _check_at_hand(self, generation: int, to_ts: Ts) -> None:
+        self._check_current(generation)
+        if to_ts != self.progress.in_flight_ts:
+            at_hand = self.progress.in_flight_ts
+            raise InvariantError(
+                f"a batch up to {show(to_ts)} was not offered; "
+                f"{'none is at hand' if at_hand is None else f'the one at hand ends at {show(at_hand)}'}. Report it."
+            )
 
     async def _units(self, to_ts: Ts) -> list[Unit]:
         parts: list[Part] = []
@@ -293,13 +330,16 @@ class Processor:
         )
         return share_hot(units, self._admission.tasks, self._admission.sharing.allows, self._admission.least_shared)
 
-    async def commit(self, receipts: Sequence[Receipt]) -> None:
-        """The batch at hand is durable downstream: that is where the checkpoint moves."""
-        to_ts = self.progress.in_flight_ts
-        if to_ts is None and not receipts:
-            return  # Spark runs its very first batch even where the offer had nothing
-        if to_ts is None:
-            raise InvariantError("a batch is done that was not begun")
+    async def commit(self, generation: int, to_ts: Ts, receipts: Sequence[Receipt]) -> None:
+        """The batch up to ``to_ts`` is durable downstream: that is where the checkpoint moves. Raises SupersededError,
+        and changes nothing, where it has been taken back meanwhile."""
+        self._check_current(generation)  # at once: it may be a while until what has been taken back is gone
+        async with self._ending, self._saving:
+            self._check_at_hand(generation, to_ts)
+            await self._commit(to_ts, receipts)
+        self._turn()
+
+    async def _commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> None:
         written_at = self._clock.monotonic()
         quarantine(self._data_dir.undecodable, to_ts, (row for receipt in receipts for row in receipt.aside))
         sink_state = await self._in_sink(self._sink.commit, to_ts, receipts)
@@ -308,7 +348,7 @@ class Processor:
         self.totals.bytes += sum(receipt.bytes for receipt in receipts)
         self.totals.batches += 1
         self.progress = moved_to(self.progress, to_ts)
-        self.sink_trouble = None
+        self.sink_trouble, self._attempts = None, 0
         self.totals.undecodable += sum(len(receipt.aside) for receipt in receipts)
         self._save(rows=self._state.rows + rows, sink_state=sink_state)
         durable_at = self._clock.monotonic()
@@ -320,7 +360,6 @@ class Processor:
         if first_ts is not None:
             self.latencies.append(lag_seconds(Ts(first_ts), self._clock.now()))
         self._trace(to_ts, written_at, durable_at, worked)
-        self._turn()
 
     def _trace(self, to_ts: Ts, written_at: float, durable_at: float, pipeline_seconds: float) -> None:
         ready_at = self._batch_started if self._batch_ready is None else self._batch_ready
@@ -380,9 +419,10 @@ class Processor:
 
     async def _sync(self) -> None:
         """Nothing lies between the last batch and the checkpoint, but the sink is to hear of this very ts."""
-        sink_state = await self._in_sink(self._sink.commit, self.progress.checkpoint_ts, ())
-        self.progress = sync_done(self.progress, self._sink.next_barrier(self.progress.checkpoint_ts))
-        self._save(sink_state=sink_state)
+        async with self._saving:
+            sink_state = await self._in_sink(self._sink.commit, self.progress.checkpoint_ts, ())
+            self.progress = sync_done(self.progress, self._sink.next_barrier(self.progress.checkpoint_ts))
+            self._save(sink_state=sink_state)
         self._turn()
 
     async def _run_ddl(self, at_ts: Ts) -> None:
@@ -392,7 +432,10 @@ class Processor:
                     log.info("leaving DDL out", ts=event.finished_ts, schema=event.schema, query=event.query)
                     continue
                 log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
-                await self._in_sink(self._sink.ddl, self._as_it_goes_out(event))
+                async with self._saving:
+                    sink_state = await self._in_sink(self._sink.ddl, self._as_it_goes_out(event))
+                    if sink_state is not None:
+                        self._save(sink_state=sink_state)
                 self.totals.ddls += 1
             self._ddls.popleft()
         self.progress = ddl_done(self.progress, at_ts, self._ddls[0].finished_ts if self._ddls else None)
@@ -409,7 +452,9 @@ class Processor:
         )
 
     def _save(self, rows: int | None = None, sink_state: dict[str, object] | None = None) -> None:
-        self._state = replace(
+        if self._unsaved is not None:
+            raise self._unsaved
+        state = replace(
             self._state,
             checkpoint_ts=self.progress.checkpoint_ts,
             ddl_ts=self.progress.ddl_ts,
@@ -417,7 +462,12 @@ class Processor:
             table_versions={str(table): ts for table, ts in self._schema.versions(self.progress.ddl_ts).items()},
             sink_state=self._state.sink_state if sink_state is None else sink_state,
         )
-        self._data_dir.save(self._state)
+        try:
+            self._data_dir.save(state)
+        except DataDirError as error:
+            self._unsaved = error  # a later state would leave out what this one tells of the sink
+            raise
+        self._state = state
         self._idle_saved = self._clock.monotonic()
         if self._publishing is None:
             self._publishing = asyncio.create_task(self._beside(self._publish))
@@ -431,9 +481,11 @@ class Processor:
     async def _publish(self) -> None:
         """Tell readers of the checkpoint that was saved last; of those in between nobody needs to hear."""
         told = None
-        while told != self._state.checkpoint_ts:
-            told = self._state.checkpoint_ts
-            await self._in_sink(self._sink.publish, told)
+        while told != self._state.checkpoint_ts and self._unsaved is None:
+            async with self._saving:
+                told = self._state.checkpoint_ts
+                if self._unsaved is None:
+                    await self._in_sink(self._sink.publish, told)
         self._publishing = None
 
     async def close(self) -> None:
@@ -441,7 +493,7 @@ class Processor:
         self._is_closing = True
         if self._busy is not None and not self._busy.done():
             self._busy.cancel()
-        elif self.progress.checkpoint_ts > self._state.checkpoint_ts and self.failure is None:
+        elif self.progress.checkpoint_ts > self._state.checkpoint_ts and self.failure is None and not self._unsaved:
             self._save()
         if self._publishing is not None:
             if self.sink_trouble is not None:
@@ -456,22 +508,15 @@ class Processor:
         return await asyncio.get_running_loop().run_in_executor(self._sink_thread, work)
 
     async def _beside(self, work: Work) -> None:
-        """What nobody waits for: its failure is kept for whoever looks after the changefeed. A sink that is away is
-        asked again; it has waited by itself already."""
-        while True:
-            try:
-                await work()
-                self.sink_trouble = None
-                return
-            except SinkError as error:
-                if not error.retryable or self._is_closing:
-                    self.failure = error
-                    return
-                self.note_trouble(error)
-                await self._clock.sleep(_SINK_PAUSE_SECONDS)
-            except Exception as error:
-                self.failure = error
-                return
+        """What nobody waits for: its failure is kept for whoever looks after the changefeed."""
+        try:
+            await self._wait_out(work)
+            self.sink_trouble = None
+        except Exception as error:
+            self.failure = error
+
+    async def _wait_out(self, work: Callable[[], Awaitable[None]]) -> None:
+        await wait_out(work, self.note_trouble, lambda: self._is_closing, self._clock)
 
     def note_trouble(self, error: SinkError) -> None:
         """The sink is away for a reason that passes. Nothing is taken in beyond the bounds meanwhile."""
@@ -486,6 +531,8 @@ class Processor:
             return
         rows = self._take_job_rows(resolved_ts)
         self._ddls.extend(self._schema.apply(rows))
+        if len(rows):
+            self.left_out.note(self._schema.tables())
         self.progress = replace(
             self.progress, schema_ts=resolved_ts, barrier_ts=self._ddls[0].finished_ts if self._ddls else None
         )
@@ -500,3 +547,22 @@ class Processor:
         due = due.sort_by([("commit_ts", "ascending"), ("start_ts", "ascending"), ("key", "ascending")])
         batches: list[pa.RecordBatch] = due.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], RAW_CHANGE_SCHEMA)
+
+
+async def wait_out(
+    work: Callable[[], Awaitable[T]],
+    note: Callable[[SinkError], None],
+    is_closing: Callable[[], bool] = lambda: False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> T:
+    """Do it; while the sink is away, again and again, and ``note`` why. It may have waited by itself already."""
+    attempts = 0
+    while True:
+        try:
+            return await work()
+        except SinkError as error:
+            if not error.retryable or is_closing():
+                raise
+            note(error)
+        attempts += 1
+        await clock.sleep(pause_seconds(attempts))

@@ -1,19 +1,20 @@
 """Builds a changefeed from its parts and runs it in the foreground. The only place that picks concrete classes.
 
-main thread    Spark's driver, signals, what the user sees
+caller         Spark's driver, what the user sees; any thread, but one at a time
 loop thread    PD, puller, sorter, schema, processor (asyncio)
 Spark          JVM, Python workers: the pipeline
 """
 
 import asyncio
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from tidemill.clock import SYSTEM_CLOCK
@@ -24,44 +25,72 @@ from tidemill.copying import InitialCopy
 from tidemill.driver import SparkDriver
 from tidemill.errors import (
     ConfigError,
+    EngineError,
     InvariantError,
+    SinkError,
+    StoppedError,
     UpstreamError,
     UsageError,
 )
 from tidemill.flow.deadletter import forget_after
 from tidemill.flow.filter import ColumnSelector, RowFilter, TableFilter
 from tidemill.flow.hot import LEAST_BYTES
-from tidemill.flow.pipeline import Pipeline
+from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.flow.puller import Puller
 from tidemill.flow.scan import plan_scan, read_part
 from tidemill.flow.schema import SchemaStore
-from tidemill.flow.schema.loader import load_schema
-from tidemill.flow.sink import Sink, named, open_sink, read_sink_uri, safe_uri, traits
+from tidemill.flow.schema.loader import load_schema, recovered_reader
+from tidemill.flow.sink import (
+    Receipt,
+    Sink,
+    SinkOptions,
+    answers,
+    differences,
+    named,
+    open_sink,
+    place_of,
+    read_sink_uri,
+    traits,
+)
 from tidemill.flow.sorter import Sorter
 from tidemill.log import get_logger
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.row import RowBatch
+from tidemill.model.security import Security
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, lag_seconds, show
-from tidemill.processor import Admission, Processor, Totals
+from tidemill.private import make_private
+from tidemill.processor import Admission, Processor, Totals, wait_out
 from tidemill.upstream.gc import GcHold
-from tidemill.upstream.pd import PdClient
+from tidemill.upstream.pd import PdClient, parse_addresses
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader
+from tidemill.upstream.tasks import settle
+
+if TYPE_CHECKING:
+    from tidemill.spark.session import Lease
 
 log = get_logger("server")
 
 T = TypeVar("T")
 
 _GC_TTL_SECONDS = 86_400
-_GC_PERIOD_SECONDS = 60.0
+_STARTING_TTL_SECONDS = 600  # of a changefeed that nothing is written down of: nobody would come back for its hold
 _POLL_SECONDS = 0.05
+_PROBE_SECONDS = 1.0  # for a sink to answer, while the batch at hand is waited for
+_RELEASE_SECONDS = 1.0  # for PD to hear that nothing needs to be kept for us; it forgets by itself
+
+ShouldStop = Callable[[], bool]
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     pd: str
-    sink_uri: str
+    sink_uri: str = field(repr=False)  # may hold a password
     data_dir: Path
     start_ts: Ts | None = None  # default: now
     target_ts: Ts | None = None  # default: go on until stopped
@@ -69,9 +98,11 @@ class RunOptions:
     zone: str = "UTC"
     tasks: int = 2  # how many Spark tasks a batch is cut into at most
     available_now: bool = False  # take what the upstream has at the start, then end: Spark's trigger of that name
-    config: ChangefeedConfig = field(default_factory=lambda: ChangefeedConfig(ignore_ineligible_table=True))
+    config: ChangefeedConfig = field(default_factory=ChangefeedConfig)
     least_shared_bytes: int = LEAST_BYTES  # of a table in a batch, before several tasks share it
     initial_copy: bool = False  # a new changefeed first copies the rows as of its start-ts
+    security: Security | None = None  # to PD and TiKV; None: as the config says
+    gc_ttl_seconds: int = _GC_TTL_SECONDS  # for which the upstream keeps what a changefeed that is away still needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +122,7 @@ class Snapshot:
     disk_quota: int
     pulled_rows: int  # that came from the upstream in this run
     regions: int
+    left_out: tuple[str, ...]  # tables that the filter asks for, and whose rows are not captured for want of a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +149,29 @@ class Changefeed:
                 "'force-replicate = true' is not supported: rows of tables without a key cannot be told apart, so a "
                 "batch that comes again after a crash would be there twice. Give such tables a key, or take it out."
             )
+        self._security = options.security if options.security is not None else options.config.security
+        parse_addresses(options.pd, self._security)  # refused before anything is done
         scheme = options.sink_uri.partition("://")[0].lower()
-        self._sink_options = read_sink_uri(options.sink_uri, sink_parameters(options.config, scheme))
+        from_file = sink_parameters(options.config, scheme)
+        self._sink_options = read_sink_uri(options.sink_uri, from_file)
+        self._place = place_of(options.sink_uri, from_file)
         self._traits = traits(self._sink_options)
         self._zone = self._traits.zone or options.zone
         self._data_dir = data_dir or DataDir(options.data_dir)
         self._open_sink = open_sink
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="processor", daemon=True)
-        self._service_id = self._data_dir.changefeed
         self._pd: PdClient | None = None
         self._gc_hold: GcHold | None = None
+        self._keeping: asyncio.Task[None] | None = None  # renews the hold
         self._disk_quota = 0
         self._is_begun = False  # something is written down that a later run would resume
         self._upstream: _Upstream | None = None
         self._pulling: Future[None] | None = None
+        self._sink: Sink | None = None
+        self._lease: Lease | None = None
         self._spark: SparkDriver | None = None
+        self._should_stop: ShouldStop = _never
 
     @property
     def processor(self) -> Processor:
@@ -142,65 +181,92 @@ class Changefeed:
     def data_dir(self) -> Path:
         return self._data_dir.path
 
-    def start(self) -> None:
-        """Connect, read the schema, subscribe, start Spark. Raises a TidemillError that says what is wrong."""
-        self._data_dir.acquire()
+    @property
+    def is_copying(self) -> bool:
+        """Whether ``poll`` takes a whole batch, of the initial copy."""
+        return self._upstream is not None and self._upstream.copy is not None
+
+    def start(self, should_stop: ShouldStop = _never) -> None:
+        """Connect, read the schema, subscribe, start Spark. Raises a TidemillError that says what is wrong, and a
+        StoppedError as soon as ``should_stop``. Either way ``close`` is called afterwards."""
+        self._should_stop = should_stop
+        self._data_dir.acquire()  # before anything of the folder is touched: it may be in use
         shutil.rmtree(self._data_dir.scratch, ignore_errors=True)  # of a run that was killed
-        self._data_dir.scratch.mkdir(exist_ok=True)
+        make_private(self._data_dir.scratch)
         self._disk_quota = self._options.config.disk_quota or shutil.disk_usage(self._data_dir.path).free // 2
         self._thread.start()
-        self._upstream = self._on_loop(self._open_upstream())
+        self._upstream = self._on_loop(self._open_upstream(), should_stop)
         if self._upstream.copy is None:
             self._stream()
 
     def _stream(self) -> None:
         """Follow the upstream from the checkpoint on."""
         self._on_loop(self._attach())
-        self._pulling = asyncio.run_coroutine_threadsafe(self._pull(), self._loop)
+        self._pulling = asyncio.run_coroutine_threadsafe(self._parts.puller.run(), self._loop)
         if not self.processor.progress.is_finished:
             self._spark = SparkDriver(
                 self._pipeline,
                 self.processor,
                 self._loop,
                 self._data_dir,
-                master=self._options.spark_master,
+                lease=self._spark_lease(),
                 tasks=min(self._options.tasks, self._traits.most_tasks),
                 available_now=self._options.available_now,
             )
 
+    def _spark_lease(self) -> "Lease":
+        from tidemill.spark.session import borrow_session
+
+        if self._lease is None:
+            master, log_file = self._options.spark_master, self._data_dir.path / "spark.log"
+            self._lease = borrow_session(master, log=log_file, should_stop=self._should_stop)
+        return self._lease
+
     def poll(self, seconds: float = _POLL_SECONDS) -> bool:
         """Wait a little; True once everything up to the target is durable. Raises what stopped it."""
+        if self.failure is not None:
+            raise self.failure
         if self._parts.copy is not None:
             self._copy_some(self._parts.copy)
             return False
-        if self.processor.failure is not None:
-            raise self.processor.failure
         if self.processor.is_done:
             return True
         if self._pulling is not None and self._pulling.done():
-            self._pulling.result()
             raise InvariantError("the puller ended by itself")
         if self._spark is not None:
             self._spark.wait(seconds)
         return False
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What has ended the puller, the hold on the upstream's past, or the sink's own work; None: they go on."""
+        if self._keeping is not None and self._keeping.done() and not self._keeping.cancelled():
+            return self._keeping.exception()
+        if self._pulling is not None and self._pulling.done() and not self._pulling.cancelled():
+            return self._pulling.exception()
+        return self.processor.failure
+
     def _copy_some(self, copy: InitialCopy) -> None:
         """Take one batch of the initial copy; after the last one the stream begins."""
         from tidemill.spark.batch import run_units
-        from tidemill.spark.session import open_session
 
-        units = copy.take()
-        if units:
-            session = open_session(self._options.spark_master, scratch=self._data_dir.scratch)
-            copy.commit(run_units(session, self._pipeline, units, self._tasks))
+        patience = _Patience(self._sink_options)
+
+        def gives_up() -> bool:
+            return self._should_stop() and patience.is_over()
+
+        def run(units: list[Unit]) -> list[Receipt]:
+            return run_units(self._spark_lease().session(), self._pipeline, units, self._tasks, gives_up)
+
+        if copy.step(run):
             return
-        self.processor.resume(copy.finish())
+        self.processor.resume(copy.state)
         self._upstream = replace(self._parts, copy=None)
         self._stream()
 
     def look(self) -> Snapshot:
         """How it stands. Asked on the loop: what it looks at changes there all the time."""
-        return self._on_loop(self._look())
+        return self._on_loop(self._look()) if self._upstream is not None else look_at_rest(self._options)
 
     async def _look(self) -> Snapshot:
         progress, puller = self.processor.progress, self._parts.puller.stats()
@@ -219,32 +285,34 @@ class Changefeed:
             disk_quota=self._disk_quota,
             pulled_rows=puller.changes,
             regions=puller.regions,
+            left_out=self.processor.left_out.names,
         )
 
     def drain(self, seconds: float = 60.0) -> None:
         """Begin no new batch and wait for the one at hand, unless the sink is away."""
         self._on_loop(self.processor.stop())
-        deadline = SYSTEM_CLOCK.monotonic() + seconds
-        while self.processor.progress.in_flight_ts is not None and SYSTEM_CLOCK.monotonic() < deadline:
-            if self._spark is not None:
-                if self._spark.is_waiting_for_sink:
-                    return
-                self._spark.wait(_POLL_SECONDS)
+        patience = _Patience(self._sink_options, seconds)
+        while self._spark is not None and self.processor.progress.in_flight_ts is not None:
+            if self._spark.is_waiting_for_sink or self.processor.sink_trouble is not None or patience.is_over():
+                return
+            self._spark.wait(_POLL_SECONDS)
 
-    def close(self, *, is_finished: bool = False, stop_spark: bool = False) -> None:
-        """Stop everything; what was reached is written down. A finished changefeed lets go of the upstream's GC.
-        ``stop_spark``: the session too, which others of this process may share."""
+    def close(self, *, is_finished: bool = False) -> None:
+        """Stop everything; what was reached is written down. A finished changefeed lets go of the upstream's GC. The
+        Spark session ends with the last changefeed of this process that uses it."""
         with ExitStack() as steps:  # run from the last to the first, each whatever happens to the others
             steps.callback(self._data_dir.release)
+            if self._lease is not None:
+                steps.callback(self._lease.release)
             steps.callback(self._stop_loop)
             if self._thread.is_alive():
                 steps.callback(lambda: self._on_loop(self._close_upstream(is_finished)))
             if self._spark is not None:
-                steps.callback(self._spark.close, stop_session=stop_spark)
+                steps.callback(self._spark.close)
 
     def _stop_loop(self) -> None:
         if self._thread.is_alive():
-            self._on_loop(_settle())
+            self._on_loop(settle())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
         self._loop.close()
@@ -253,7 +321,7 @@ class Changefeed:
 
     async def _open_upstream(self) -> _Upstream:
         options = self._options
-        pd = self._pd = PdClient(options.pd)
+        pd = self._pd = PdClient(options.pd, security=self._security)
         await pd.connect()
         state = await self._resume(pd)
         if options.target_ts is not None and options.target_ts < state.checkpoint_ts:
@@ -261,28 +329,35 @@ class Changefeed:
                 f"target-ts {show(options.target_ts)} lies before {show(state.checkpoint_ts)}, where this changefeed "
                 "stands. Choose a later --target-ts."
             )
-        await self._hold_gc(pd, state.checkpoint_ts)
+        hold = await self._hold_gc(pd, state)
+        schema = await _load_schema(pd, state)
+        wanted = TableFilter(options.config)
+        self._check_tables(schema, wanted, state)
         # The sink's own checkpoint is published after ours is saved, so it is never above it, unless it is another's.
         zone = ZoneInfo(self._zone)
-        target = named(self._sink_options, self._service_id, pd.cluster_id)
-        sink = self._open_sink(
-            target,
-            state.sink_state,
-            start_ts=state.checkpoint_ts,
-            zone=zone,
-            rescan=self._rescan,
-            written_ts=await pd.get_ts() if self._is_begun else None,
-        )
-        await asyncio.to_thread(sink.recover)
+        target = named(self._sink_options, state.changefeed_id, pd.cluster_id)
+        written_ts = await pd.get_ts() if self._is_begun else None
+
+        async def opened() -> Sink:
+            sink = self._sink = self._open_sink(
+                target,
+                state.sink_state,
+                start_ts=state.checkpoint_ts,
+                zone=zone,
+                rescan=self._rescan,
+                written_ts=written_ts,
+            )
+            await asyncio.to_thread(sink.recover)
+            return sink
+
+        # A new changefeed whose sink does not answer is rather told so: the URI may be wrong.
+        sink = await (wait_out(opened, _say_that_the_sink_is_away) if self._is_begun else opened())
         forget_after(self._data_dir.undecodable, state.checkpoint_ts)
         self._data_dir.save(state)
         self._is_begun = True
-        versions = {int(table): Ts(ts) for table, ts in state.table_versions.items()}
-        reader = SnapshotReader(pd, RegionCache(pd))
-        try:
-            schema = await load_schema(reader, state.ddl_ts, state.start_ts, versions)
-        finally:
-            await reader.close()
+        hold.ttl_seconds = options.gc_ttl_seconds
+        await hold.hold(state.checkpoint_ts)
+        schema.read_recovered_with(recovered_reader(lambda: PdClient(options.pd, security=self._security)))
         processor = Processor(
             schema,
             sink,
@@ -300,8 +375,7 @@ class Changefeed:
             joins_partitions=self._traits.joins_partitions,
             keeps_partitions=self._traits.keeps_partitions,
         )
-        wanted = TableFilter(options.config)
-        self._check_tables(schema, wanted, state)
+        processor.left_out.note(schema.tables())
         copy = None
         if state.copied is not None:
             selector = ColumnSelector(options.config)
@@ -342,60 +416,75 @@ class Changefeed:
             yield from read_part(part)
 
     async def _resume(self, pd: PdClient) -> ChangefeedState:
-        sink, given = safe_uri(self._options.sink_uri), self._options.start_ts
+        """What an earlier run has written down, or a new changefeed that nothing is written down of yet."""
         state = self._data_dir.load()
         if state is None:
-            now_ts = await pd.get_ts()
-            start_ts = given if given is not None else now_ts
-            if start_ts > now_ts:
-                raise UsageError(
-                    f"start-ts {show(start_ts)} lies in the future: the upstream is at {show(now_ts)}. "
-                    "Leave --start-ts out to start now, or choose an earlier one."
-                )
-            copied: dict[str, str] | None = {} if self._options.initial_copy else None
-            return ChangefeedState(pd.cluster_id, sink, start_ts, start_ts, start_ts, 0, {}, None, copied)
-        remedy = f"Use another --data-dir for this one, or give what {self._data_dir.path} was started with."
+            return await self._new_state(pd)
+        given, remedy = (
+            self._options.start_ts,
+            f"Use another --data-dir for this one, or give what {self._data_dir.path} was started with.",
+        )
         if state.cluster_id != pd.cluster_id:
             raise UsageError(f"data-dir belongs to cluster {state.cluster_id}, PD says {pd.cluster_id}. {remedy}")
-        if state.sink != sink:
-            raise UsageError(f"data-dir belongs to a changefeed into {state.sink}, not {sink}. {remedy}")
+        differing = differences(state.sink, self._place)
+        if differing:
+            raise UsageError(
+                f"data-dir belongs to a changefeed into {state.sink}, not {self._place} ({differing}). {remedy}"
+            )
         if given not in (None, state.start_ts):
             raise UsageError(f"data-dir belongs to a changefeed from start-ts {state.start_ts}, not {given}. {remedy}")
         self._is_begun = True
         log.info("resuming", checkpoint_ts=state.checkpoint_ts, rows=state.rows)
-        return state
+        return replace(state, sink=self._place, changefeed_id=state.changefeed_id or self._data_dir.former_name)
 
-    async def _hold_gc(self, pd: PdClient, checkpoint_ts: Ts) -> None:
-        """Keep the upstream from collecting what we still need; refuse what it has collected already."""
-        if self._gc_hold is None:
-            self._gc_hold = GcHold(pd, self._service_id, _GC_TTL_SECONDS)
-        await self._gc_hold.hold(checkpoint_ts)
+    async def _new_state(self, pd: PdClient) -> ChangefeedState:
+        now_ts = await pd.get_ts()
+        start_ts = self._options.start_ts if self._options.start_ts is not None else now_ts
+        if start_ts > now_ts:
+            raise UsageError(
+                f"start-ts {show(start_ts)} lies in the future: the upstream is at {show(now_ts)}. "
+                "Leave --start-ts out to start now, or choose an earlier one."
+            )
+        return ChangefeedState(
+            pd.cluster_id,
+            self._place,
+            start_ts=start_ts,
+            checkpoint_ts=start_ts,
+            ddl_ts=start_ts,
+            rows=0,
+            table_versions={},
+            sink_state=None,
+            copied={} if self._options.initial_copy else None,
+            changefeed_id=self._data_dir.changefeed_id(),
+        )
 
-    async def _pull(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._parts.puller.run())
-                tasks.create_task(self._keep_gc(self._parts.pd))
-        except BaseExceptionGroup as group:
-            # One of ours is the reason; the other task was merely cancelled for it.
-            raise group.exceptions[0] from None
+    async def _hold_gc(self, pd: PdClient, state: ChangefeedState) -> GcHold:
+        """Keep the upstream from collecting what we still need, from here to the end; refuse what it has collected
+        already. What is claimed is what a crash would go back to: the checkpoint that was saved."""
+        ttl = self._options.gc_ttl_seconds
+        hold = GcHold(pd, state.changefeed_id, ttl if self._is_begun else min(ttl, _STARTING_TTL_SECONDS))
+        self._gc_hold = hold
+        await hold.hold(state.checkpoint_ts)
 
-    async def _keep_gc(self, pd: PdClient) -> None:
-        while True:
-            await SYSTEM_CLOCK.sleep(_GC_PERIOD_SECONDS)
-            try:
-                await self._hold_gc(pd, self.processor.progress.checkpoint_ts)
-            except UpstreamError as error:
-                log.warning("could not renew the GC safepoint; trying again", reason=str(error))
+        def needed() -> Ts:
+            return (self._data_dir.saved or state).checkpoint_ts
+
+        self._keeping = asyncio.create_task(hold.keep(needed))
+        return hold
 
     async def _close_upstream(self, is_finished: bool) -> None:
         if self._pulling is not None:
             self._pulling.cancel()
             with suppress(CancelledError, asyncio.CancelledError, Exception):
                 await asyncio.wrap_future(self._pulling)
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
         try:
             if self._upstream is not None:
                 await self._upstream.processor.close()
+            elif self._sink is not None:
+                await asyncio.to_thread(self._sink.close)
         finally:
             if self._upstream is not None:
                 self._upstream.sorter.close()
@@ -405,8 +494,9 @@ class Changefeed:
     async def _leave(self, pd: PdClient, *, lets_go: bool) -> None:
         """``lets_go``: nobody will come back for what the upstream keeps for us."""
         if self._gc_hold is not None and lets_go:
-            with suppress(UpstreamError):
-                await self._gc_hold.release()
+            with suppress(UpstreamError, TimeoutError):
+                async with asyncio.timeout(None if self._is_begun else _RELEASE_SECONDS):
+                    await self._gc_hold.release()
         await pd.close()
 
     # Small things.
@@ -417,8 +507,17 @@ class Changefeed:
             raise InvariantError("the changefeed has not been started")
         return self._upstream
 
-    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _on_loop(self, work: Coroutine[Any, Any, T], should_stop: ShouldStop = _never) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while True:
+            try:
+                return future.result(_POLL_SECONDS)
+            except TimeoutError:
+                if future.done():
+                    raise  # its own
+            if should_stop():
+                future.cancel()
+                raise StoppedError("stopped before the changefeed had started.")
 
     @property
     def _tasks(self) -> int:
@@ -431,7 +530,7 @@ class Changefeed:
     def _stage(self) -> str:
         copy = self._parts.copy
         if copy is not None:
-            return f"copying {copy.parts_done}/{copy.parts} parts of tables"
+            return copy.stage
         processor, stats = self.processor, self._parts.puller.stats()
         return stage(
             processor.progress,
@@ -447,36 +546,97 @@ def _quantile(values: Sequence[float], share: float) -> float | None:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else None
 
 
-async def _settle() -> None:
-    """Let what gRPC has still under way on this loop come to its end."""
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
-        task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+def _say_that_the_sink_is_away(error: SinkError) -> None:
+    log.warning("the sink is away; waiting for it before the changefeed can start", reason=str(error))
+
+
+async def _load_schema(pd: PdClient, state: ChangefeedState) -> SchemaStore:
+    versions = {int(table): Ts(ts) for table, ts in state.table_versions.items()}
+    reader = SnapshotReader(pd, RegionCache(pd))
+    try:
+        return await load_schema(reader, state.ddl_ts, state.start_ts, versions)
+    finally:
+        await reader.close()
+
+
+class _Patience:
+    """With the batch at hand of a changefeed that is to stop: it ends with the time, or when the sink is away."""
+
+    def __init__(self, sink: SinkOptions, seconds: float = 60.0) -> None:
+        self._sink = sink
+        self._seconds = seconds
+        self._deadline: float | None = None
+        self._probe: Future[bool] | None = None
+
+    def is_over(self) -> bool:
+        """Asked again and again from the moment of the stop on."""
+        now = SYSTEM_CLOCK.monotonic()
+        self._deadline = self._deadline or now + self._seconds
+        if self._probe is None:
+            self._probe = Future()
+            threading.Thread(target=self._ask, args=(self._probe,), name="sink-probe", daemon=True).start()
+        if self._probe.done() and self._probe.result():
+            self._probe = None  # it answers, so far
+        is_away = self._probe is not None and self._probe.done()
+        return is_away or now >= self._deadline
+
+    def _ask(self, probe: "Future[bool]") -> None:
+        probe.set_result(answers(self._sink, _PROBE_SECONDS))
 
 
 def run_changefeed(
     options: RunOptions,
-    should_stop: Callable[[], bool],
+    should_stop: ShouldStop,
     on_ready: Callable[[Changefeed], None],
     on_tick: Callable[[Snapshot], None],
-    *,
-    stop_spark: bool = False,
+    at_hand: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[bool, Snapshot]:
     """Run until the target is reached (True) or ``should_stop`` says so (False); and how it stood then.
 
-    ``stop_spark``: stop the Spark session at the end. Without, the process keeps it for the next one.
+    ``at_hand`` is entered while there is a batch at hand that it would finish.
     """
     feed = Changefeed(options)
     finished = False
     try:
-        feed.start()
-        on_ready(feed)
-        while not (finished or should_stop()):
-            finished = feed.poll()
-            on_tick(feed.look())
-        if not finished:
-            feed.drain()
+        with _stopped_quietly(should_stop):
+            feed.start(should_stop)
+            on_ready(feed)
+            while not (finished or should_stop()):
+                with at_hand() if feed.is_copying else nullcontext():
+                    finished = feed.poll()
+                on_tick(feed.look())
+            if not finished:
+                with at_hand():
+                    feed.drain()
         return finished, feed.look()
     finally:
-        feed.close(is_finished=finished, stop_spark=stop_spark)
+        feed.close(is_finished=finished)
+
+
+def look_at_rest(options: RunOptions) -> Snapshot:
+    """How a changefeed stands that has not started; at 0 where nothing says where it would begin."""
+    state = DataDir(options.data_dir).load()
+    at_ts = state.checkpoint_ts if state is not None else options.start_ts or Ts(0)
+    lag = lag_seconds(at_ts, SYSTEM_CLOCK.now())
+    return Snapshot("not started", at_ts, lag, None, None, Totals(), 0, 0, 0, 0, 0, 0, 0, left_out=())
+
+
+def end_spark() -> None:
+    """Kill whatever of Spark this process has started, in any phase: for a process that is about to end at once."""
+    if "tidemill.spark.session" in sys.modules:  # else there is nothing, and importing takes its time
+        from tidemill.spark.jvm import kill_all
+
+        kill_all()
+
+
+@contextmanager
+def _stopped_quietly(should_stop: ShouldStop) -> Iterator[None]:
+    """Whoever stops us may have stopped Spark as well, with the same signal: that is no failure then."""
+    try:
+        yield
+    except StoppedError:
+        return
+    except EngineError as error:
+        if not should_stop():
+            raise
+        log.warning("Spark ended before the changefeed; the batch at hand comes again", reason=str(error))

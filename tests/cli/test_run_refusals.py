@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.e2e.sqlclient import Client
 from tests.histories import FOLDER
 from tidemill.cli import main
 from tidemill.store.upstream import EmbeddedUpstream
@@ -67,6 +68,9 @@ def run_words(pd: str, tmp: Path, changes: dict[str, str | None]) -> list[str]:
     [
         pytest.param({"pd": None}, 2, r"Missing option '--pd'", id="no PD"),
         pytest.param({"pd": "somewhere"}, 2, r"'somewhere' is not of the form host:port", id="a PD without port"),
+        pytest.param({"pd": "127.0.0.1:99999"}, 2, r"port 99999; a port is a number from 1 to", id="a PD's port"),
+        pytest.param({"pd": "127.0.0.1:0"}, 2, r"has port 0; a port is", id="port zero"),
+        pytest.param({"spark-master": "spark://h:99999"}, 2, r"port 99999; a port is", id="a master's port"),
         pytest.param({"pd": ""}, 2, r"no PD address given", id="an empty PD"),
         pytest.param({"sink-uri": None}, 2, r"Missing option '--sink-uri'", id="no sink"),
         pytest.param({"sink-uri": "fil:///tmp/x"}, 2, r"unknown scheme 'fil'.*Did you mean 'file'\?", id="a scheme"),
@@ -81,6 +85,14 @@ def run_words(pd: str, tmp: Path, changes: dict[str, str | None]) -> list[str]:
         ),
         pytest.param({"start-ts": "yesterday"}, 2, r"--start-ts 'yesterday' is neither", id="a start in words"),
         pytest.param({"start-ts": "0"}, 2, r"--start-ts 0 is not a ts", id="ts zero"),
+        pytest.param({"start-ts": "12"}, 2, r"--start-ts 12 is not a ts: a ts is milliseconds since", id="a small ts"),
+        pytest.param(
+            {"start-ts": "1772360100"}, 2, r"seconds since 1970.*write 2026-03-01T10:15:00Z, or 4646", id="Unix seconds"
+        ),
+        pytest.param({"start-ts": "1772360100123"}, 2, r"like milliseconds since 1970", id="Unix milliseconds"),
+        pytest.param({"start-ts": "1772360100123456"}, 2, r"like microseconds since 1970", id="Unix microseconds"),
+        pytest.param({"start-ts": "1772360100123456789"}, 2, r"like nanoseconds since 1970", id="Unix nanoseconds"),
+        pytest.param({"target-ts": "1772360100"}, 2, r"--target-ts 1772360100 is not a ts", id="a target in seconds"),
         pytest.param({"start-ts": "-5"}, 2, r"--start-ts '-5' is neither", id="a negative ts"),
         pytest.param({"start-ts": "18446744073709551615"}, 2, r"--start-ts 18446744073709551615 is not", id="max ts"),
         pytest.param({"target-ts": "9" * 30}, 2, r"--target-ts 9+ is not a ts", id="a number too long"),
@@ -117,6 +129,28 @@ def test_bad_input_is_named_with_what_to_do(
     assert re.search(says, said.errors.replace("\n", " ")), said.errors
     assert said.code == code
     assert said.output == ""
+    assert not (tmp_path / "data" / "changefeed.json").exists()  # nothing is bound to a value that was refused
+
+
+def test_tables_without_a_key_are_refused_or_named(tidemill: Tidemill, tmp_path: Path) -> None:
+    """At the end of the history, where there are some. With a target at its start no Spark is needed."""
+    strict = tmp_path / "strict.toml"
+    strict.write_text("ignore-ineligible-table = false\n")
+    with EmbeddedUpstream.start(sql_port=0) as upstream, Client(upstream.sql_addresses[0]) as client:
+        client.run("create database shop")
+        client.run("create table shop.log (line text)")
+        client.run("create table shop.item (id int primary key)")
+        ts = str(upstream.tso())
+        flags: dict[str, str | None] = {"start-ts": ts, "target-ts": ts, "output": "json"}
+        said = tidemill(*run_words(upstream.pd_address, tmp_path, {**flags, "config": str(strict)}))
+        assert (said.code, said.output) == (2, "")
+        assert re.search(r"cannot be told apart: shop\.log\. Give them a key.*ignore-ineligible-table", said.errors)
+        said = tidemill(*run_words(upstream.pd_address, tmp_path, flags))
+        assert said.code == 0
+        assert "tables=shop.log" in said.errors or 'tables="shop.log"' in said.errors
+        assert json.loads(said.output)["left_out"] == ["shop.log"]
+        said = tidemill(*run_words(upstream.pd_address, tmp_path, {**flags, "output": "text"}))
+        assert "Not captured, since they have no key: shop.log." in said.output
 
 
 def test_an_unreachable_pd_is_named(tidemill: Tidemill, tmp_path: Path) -> None:
@@ -161,7 +195,7 @@ def remembered(tmp_path: Path, **changes: Any) -> Path:
         "sink_state": None,
     }
     folder = tmp_path / "data"
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     kept = {name: value for name, value in (state | changes).items() if value != "missing"}
     (folder / "changefeed.json").write_text(json.dumps(kept))
     return folder / "changefeed.json"
@@ -183,6 +217,13 @@ def cluster_id(pd: str) -> int:
     [
         pytest.param({"cluster_id": 7}, {}, 2, r"belongs to cluster 7, PD says \d+. Use another", id="a cluster"),
         pytest.param({}, {"sink-uri": "blackhole://"}, 2, r"changefeed into file://.*not blackhole://", id="a sink"),
+        pytest.param(
+            {},
+            {"sink-uri": SINK.replace("canal-json", "csv")},
+            2,
+            r"\(protocol: canal-json, now csv\)",
+            id="a protocol",
+        ),
         pytest.param({}, {"start-ts": "470489256794521700"}, 2, r"from start-ts 470489256794521601", id="a start"),
         pytest.param(
             {"checkpoint_ts": 470489256794521700},
@@ -212,6 +253,15 @@ def test_a_data_dir_of_another_changefeed_is_refused(
     said = tidemill(*run_words(pd, tmp_path, flags))
     assert re.search(says, said.errors), said.errors
     assert said.code == code
+
+
+@pytest.mark.parametrize("change", ["&worker-count=4", "&flush-interval=5s", "&file-size=4096"])
+def test_a_parameter_that_does_not_say_where_to_write_may_change(
+    tidemill: Tidemill, pd: str, cluster_id: int, tmp_path: Path, change: str
+) -> None:
+    remembered(tmp_path, cluster_id=cluster_id, checkpoint_ts=int(LATE_TS), ddl_ts=int(LATE_TS))
+    said = tidemill(*run_words(pd, tmp_path, {"sink-uri": SINK + change}))
+    assert said.code == 0, said.errors
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"format": 1}'])

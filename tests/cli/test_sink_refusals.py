@@ -3,6 +3,7 @@
 Rows and DDLs that a downstream refuses later: ``tests/e2e/test_downstream_refusals.py``.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.authority import Authority
 from tests.cli.test_run_refusals import Tidemill, run_words, tidemill  # noqa: F401  # a fixture
 from tests.histories import FOLDER
 from tests.mariadb import PASSWORD, MariaDb, need_mariadb
-from tests.upstream.test_security import Authority, needs_openssl
 from tidemill.flow.sink.mysql import MysqlSink, parse_mysql_uri
 from tidemill.store.upstream import EmbeddedUpstream
 
@@ -55,7 +56,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
         yield Places(upstream.pd_address, guarded, plain, ours, theirs)
 
 
-@needs_openssl
 @pytest.mark.parametrize(
     ("uri", "says"),
     [
@@ -114,7 +114,6 @@ def test_a_downstream_that_does_not_let_us_in_is_named_with_what_to_do(
     assert not (tmp_path / "data" / "changefeed.json").exists()  # nothing was begun that a later run would resume
 
 
-@needs_openssl
 def test_with_the_right_ca_the_line_is_encrypted_and_certificates_are_shown_both_ways(places: Places) -> None:
     certificate, key = places.ours.issue("client")
     own = f"ssl-cert={certificate}&ssl-key={key}"
@@ -192,3 +191,56 @@ def test_a_wrong_file_is_misuse(tidemill: Tidemill, tmp_path: Path, text: str, s
         said = tidemill(*words)
         assert said.code == 2, said.errors
         assert re.search(says, said.errors.replace("\n", " ")), said.errors
+
+
+# Where the URI comes from.
+
+
+def test_a_sink_uri_may_come_from_a_file_or_the_environment(
+    tidemill: Tidemill,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """As far as a message goes that shows the URI in which it was read."""
+    kept = tmp_path / "uri"
+    kept.write_text(f"mysql://root:{WRONG}@h:3306/database\n")
+    said = tidemill(*run_words("127.0.0.1:1", tmp_path, {"sink-uri": f"@{kept}"}))
+    assert (said.code, "names a database" in said.errors, WRONG in said.errors) == (2, True, False)
+    monkeypatch.setenv("TIDEMILL_SINK_URI", f"mysql://root:{WRONG}@h:3306/database")
+    said = tidemill(*run_words("127.0.0.1:1", tmp_path, {"sink-uri": None}))
+    assert (said.code, "names a database" in said.errors, WRONG in said.errors) == (2, True, False)
+    assert "TIDEMILL_SINK_URI" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, r"cannot read the sink URI from \S+uri: No such file"),
+        (b"", r"does not hold a sink URI"),
+        (b"a://b\nc://d\n", r"does not hold a sink URI: it must be the file's one line"),
+        (b"\xff", r"it is not UTF-8"),
+    ],
+)
+def test_a_file_without_a_sink_uri_is_refused(
+    tidemill: Tidemill,  # noqa: F811
+    tmp_path: Path,
+    content: bytes | None,
+    says: str,
+) -> None:
+    if content is not None:
+        (tmp_path / "uri").write_bytes(content)
+    said = tidemill(*run_words("127.0.0.1:1", tmp_path, {"sink-uri": f"@{tmp_path}/uri"}))
+    assert (said.code, bool(re.search(says, said.errors))) == (2, True), said.errors
+
+
+@pytest.mark.parametrize("password", [f"a/{WRONG}", f"a?{WRONG}", f"a#{WRONG}", f"1/{WRONG}"])
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_a_password_that_is_not_encoded_is_not_shown(
+    tidemill: Tidemill,  # noqa: F811
+    tmp_path: Path,
+    command: str,
+    password: str,
+) -> None:
+    uri = f"mysql://root:{password}@127.0.0.1:3306/"
+    said = tidemill(command, "--pd", "127.0.0.1:1", "--sink-uri", uri, "--data-dir", tmp_path / "data")
+    assert (said.code, "percent form" in said.errors, WRONG in said.errors) == (2, True, False), said.errors

@@ -15,7 +15,7 @@ from tidemill.model.changefeed import ChangefeedConfig, ColumnSelection, Dispatc
 FULL = """
 case-sensitive = true
 force-replicate = true
-ignore-ineligible-table = true
+ignore-ineligible-table = false
 check-gc-safe-point = true
 bdr-mode = false
 enable-sync-point = true
@@ -72,7 +72,7 @@ def test_a_whole_file_is_read() -> None:
     )
     assert found.ignore_txn_start_ts == {1, 2**64 - 1}
     assert found.column_selectors == (ColumnSelection(("shop.*",), ("*", "!note")),)
-    assert (found.case_sensitive, found.force_replicate, found.ignore_ineligible_table) == (True, True, True)
+    assert (found.case_sensitive, found.force_replicate, found.ignore_ineligible_table) == (True, True, False)
     assert (found.enable_sync_point, found.sync_point_interval_seconds, found.sync_point_retention_seconds) == (
         True,
         300.0,

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from tidemill.cli import app
+from tidemill.cli.commands import app
 from tidemill.control.config_keys import KEYS, REFUSED
 from tidemill.flow.filter import events, functions
 from tidemill.flow.sink.uri import known_parameters, refused_parameters

@@ -221,8 +221,8 @@ def kill_part(run: Command, part: str, rng: random.Random) -> None:
     those, or the one that asks for offers."""
     wanted = {
         "jvm": lambda words, parent: "spark.deploy.SparkSubmit" in words,
-        "daemon": lambda words, parent: "-m tidemill.spark.daemon" in words and words != parent,
-        "worker": lambda words, parent: "-m tidemill.spark.daemon" in words and words == parent,
+        "daemon": lambda words, parent: "-m tidemill.spark.daemon" in words and "SparkSubmit" in parent,
+        "worker": lambda words, parent: "-m tidemill.spark.daemon" in words and "SparkSubmit" not in parent,
         "source": lambda words, parent: "python_streaming_source_runner" in words,
     }[part]
     found: list[psutil.Process] = []
@@ -238,7 +238,8 @@ def kill_part(run: Command, part: str, rng: random.Random) -> None:
 
 
 def _words(process: psutil.Process) -> tuple[str, str]:
-    """The command lines of a process and of its parent; a worker is forked from its daemon, so they are the same."""
+    """The command lines of a process and of its parent. A daemon is started by the JVM. A worker, which has the same
+    line, is forked from a daemon, and outlives it."""
     try:
         parent = process.parent()
         return " ".join(process.cmdline()), " ".join(parent.cmdline()) if parent is not None else ""

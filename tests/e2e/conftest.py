@@ -1,6 +1,6 @@
-"""One Spark session for all tests of a process; a capture into files in one call."""
+"""A capture into files in one call."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +8,6 @@ import pytest
 
 from tidemill.model.ts import Ts
 from tidemill.server import RunOptions, Snapshot, run_changefeed
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from tidemill.spark.session import open_session
-
-    session = open_session(scratch=tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()
-
 
 Capture = Callable[..., Snapshot]
 

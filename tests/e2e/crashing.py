@@ -87,10 +87,11 @@ class DyingSink:
             self._sink.publish(checkpoint_ts)
         self._fate.meet("after readers were told")
 
-    def ddl(self, event: DdlEvent) -> None:
+    def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
         self._fate.meet("before a DDL's schema file")
-        self._sink.ddl(event)
+        state = self._sink.ddl(event)
         self._fate.meet("after a DDL's schema file")
+        return state
 
 
 def doomed(options: RunOptions, fate: Fate) -> Changefeed:

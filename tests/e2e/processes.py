@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,10 +24,13 @@ class Command:
     def __init__(
         self, folder: Path, *words: object, is_serving: bool = False, cwd: Path | None = None, **flags: object
     ) -> None:
-        """``is_serving``: with a ready-file, which ``ready`` waits for."""
+        """``is_serving``: with a ready-file, which ``ready`` waits for. What it keeps in temporary folders is in
+        ``temporary``."""
         folder.mkdir(parents=True, exist_ok=True)
         self.mark = secrets.token_hex(8)
         self.ready_file = folder / f"{self.mark}.ready"
+        self.temporary = folder / f"{self.mark}.tmp"
+        self.temporary.mkdir()
         self._output, self._errors = folder / f"{self.mark}.out", folder / f"{self.mark}.err"
         self.words = [*map(str, words), *as_flags(flags)]
         if is_serving:
@@ -38,7 +42,7 @@ class Command:
                 stdout=output,
                 stderr=errors,
                 cwd=cwd,
-                env={**os.environ, _MARK: self.mark},
+                env={**os.environ, _MARK: self.mark, "TMPDIR": str(self.temporary)},
                 start_new_session=True,
             )
 
@@ -80,13 +84,18 @@ class Command:
         return document
 
     def terminate(self) -> int:
-        self._process.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         return self.wait()
 
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
     def kill(self, *, alone: bool = False) -> None:
-        """``kill -9`` of the process group; ``alone``: of this one process, and whatever it started has to notice."""
-        if self.is_running():
-            os.kill(self.pid, signal.SIGKILL) if alone else os.killpg(self.pid, signal.SIGKILL)
+        """``kill -9`` of it and of all that it started; ``alone``: of it only, and the others have to notice."""
+        others = [] if alone or not self.is_running() else self.survivors()
+        for pid in [self.pid, *(process.pid for process in others)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
 
     def wait_until_gone(self) -> None:

@@ -15,15 +15,17 @@ from tests.e2e.crashing import STEPS, CrashError, Fate, doomed
 from tests.e2e.processes import Command, sink_uri, wait_until
 from tests.e2e.test_progress import TXN, rows_of
 from tests.histories import History, load
+from tests.rounds import rounds, seed
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions
+from tidemill.server import Changefeed, RunOptions, run_changefeed
 from tidemill.store.upstream import EmbeddedUpstream
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SEED = 20261115
-ROUNDS = 20
-UPSTREAM_KILLS = 3
+ROUNDS = 6  # in make test; make soak takes as many as it is told
+A_SCENE = 20  # rounds, after which the history is over
+ROUNDS_AN_UPSTREAM = 6  # of which one kills the upstream as well
 
 
 class Scene:
@@ -114,25 +116,37 @@ def wait_for_change(run: Command, look: Callable[[], Any]) -> None:
     wait_until(lambda: look() != before or not run.is_running(), "a change", every_seconds=0.02)
 
 
-def test_twenty_kills_and_three_of_the_upstream_leave_every_change_in_the_files_once(
-    tmp_path: Path, capture: Capture
-) -> None:
-    history = load("online")
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> tuple[Path, int, int]:
+    """(files of a capture that nobody disturbed, its rows, the ts up to which it goes) of the history ``online``."""
+    history, folder = load("online"), tmp_path_factory.mktemp("undisturbed")
     (end_ts,) = {mark["ts"] for mark in history.marks() if mark["mark"] == "after_partitions"}
-    undisturbed = tmp_path / "undisturbed"
     with EmbeddedUpstream.start(
         stores=3, load=history.folder / "history.parquet", resolved_interval_seconds=0.05
     ) as upstream:
-        expected_rows = capture(upstream.pd_address, undisturbed, history.bootstrap_ts, end_ts).totals.rows
-    print(f"seed {SEED}")
-    rng = random.Random(SEED)
-    scene = Scene(tmp_path / "scene", history, end_ts)
-    shaken = set(rng.sample(range(ROUNDS), UPSTREAM_KILLS))
+        options = RunOptions(
+            upstream.pd_address, sink_uri(folder / "files"), folder / "data", Ts(history.bootstrap_ts), Ts(end_ts)
+        )
+        _, last = run_changefeed(options, lambda: False, lambda feed: None, lambda snapshot: None)
+    return folder / "files", last.totals.rows, end_ts
+
+
+@pytest.mark.rounds
+@pytest.mark.parametrize("part", range(-(-rounds(ROUNDS) // A_SCENE)))
+def test_kills_of_the_changefeed_and_of_the_upstream_leave_every_change_in_the_files_once(
+    part: int, tmp_path: Path, undisturbed: tuple[Path, int, int]
+) -> None:
+    whole, expected_rows, end_ts = undisturbed
+    rng = random.Random(seed(SEED) + part)
+    count = min(A_SCENE, rounds(ROUNDS) - part * A_SCENE)
+    scene = Scene(tmp_path / "scene", load("online"), end_ts)
+    shaken = set(rng.sample(range(count), -(-count // ROUNDS_AN_UPSTREAM)))
+    moments = [moment for _ in range(count) for moment in rng.sample(MOMENTS, len(MOMENTS))]  # each kind comes soon
     reached = scene.state()
     runs: list[Command] = []
     try:
-        for number in range(ROUNDS):
-            moment, alone, haste = rng.choice(MOMENTS), rng.random() < 0.5, rng.random() < 0.5
+        for number, moment in zip(range(count), moments, strict=False):
+            alone, haste = rng.random() < 0.5, rng.random() < 0.5
             run = scene.run()
             runs.append(run)
             if number in shaken:
@@ -158,7 +172,7 @@ def test_twenty_kills_and_three_of_the_upstream_leave_every_change_in_the_files_
     finally:
         for process in [*runs, scene.upstream]:
             process.kill()
-    content.assert_same(content.read(scene.files), content.read(undisturbed))
+    content.assert_same(content.read(scene.files), content.read(whole))
     # What was done before the last restart was not done again.
     assert reached["rows"] + summary["rows"] == scene.state()["rows"] == expected_rows
 
@@ -168,9 +182,9 @@ def test_a_crash_at_any_step_between_release_and_commit_loses_and_repeats_nothin
 ) -> None:
     history = load("ddl")
     end_ts = history.marks()[len(history.marks()) // 2]["ts"]
-    rng = random.Random(SEED)
+    rng = random.Random(seed(SEED))
     steps = rng.sample(STEPS, len(STEPS))
-    print(f"seed {SEED}: {steps}")
+    print(steps)
     with EmbeddedUpstream.start(
         stores=2, load=history.folder / "history.parquet", resolved_interval_seconds=0.05
     ) as upstream:

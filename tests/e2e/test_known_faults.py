@@ -219,7 +219,7 @@ def test_a_changefeed_that_comes_back_too_late_says_so_instead_of_leaving_a_gap(
 def test_a_row_that_cannot_be_decoded_is_put_aside_and_all_others_go_on(
     upstream: EmbeddedUpstream, tmp_path: Path, is_copied: bool
 ) -> None:
-    config = ChangefeedConfig(ignore_ineligible_table=True, on_undecodable=OnUndecodable.QUARANTINE)
+    config = ChangefeedConfig(on_undecodable=OnUndecodable.QUARANTINE)
     before_ts = upstream.tso()
     key = key_of(upstream, "k99")
     _, bad_ts = upstream.commit([Mutation(Op.PUT, key, b"\x80\x00\x01\x00\x00\x00\x02")])  # ends in its header

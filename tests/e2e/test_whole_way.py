@@ -18,6 +18,7 @@ from tests.histories import History, load
 from tests.mariadb import MariaDb, need_mariadb, running
 from tidemill.flow.sink.lake.reader import open_lake
 from tidemill.flow.sink.mysql import MysqlOptions, MysqlSink
+from tidemill.flow.sink.surface import Rescan
 from tidemill.model.ts import Ts
 from tidemill.server import Changefeed, RunOptions
 from tidemill.store.upstream import EmbeddedUpstream
@@ -85,8 +86,8 @@ class MarkedSink(MysqlSink):
     """Ends batches at the marks of a history, and compares there."""
 
     def __init__(self, options: MysqlOptions, state: Mapping[str, Any] | None, history: History, mariadb: MariaDb,
-                 start_ts: Ts | None, zone: tzinfo) -> None:  # fmt: skip
-        super().__init__(options, state, start_ts=start_ts, zone=zone)
+                 start_ts: Ts | None, zone: tzinfo, rescan: Rescan | None) -> None:  # fmt: skip
+        super().__init__(options, state, start_ts=start_ts, zone=zone, rescan=rescan)
         self._history, self._mariadb = history, mariadb
         self._marks = sorted({mark["ts"] for mark in history.marks()})
         self.compared: dict[int, int] = {}  # by ts: where a batch ends at a mark, commit is called twice
@@ -107,8 +108,10 @@ def test_mariadb_is_equal_at_every_mark_of_a_history_that_goes_on(
     history, opened = load(name), []
     mysql_marks.clear(mariadb, history)
 
-    def open_marked(options: Any, state: Any, *, start_ts: Ts | None, zone: tzinfo = UTC, **_: Any) -> MarkedSink:
-        opened.append(MarkedSink(options, state, history, mariadb, start_ts, zone))
+    def open_marked(
+        options: Any, state: Any, *, start_ts: Ts | None, rescan: Rescan, zone: tzinfo = UTC, **_: Any
+    ) -> MarkedSink:
+        opened.append(MarkedSink(options, state, history, mariadb, start_ts, zone, rescan))
         return opened[-1]
 
     # Statements of seven rows, written so that they may come again, and a table's transaction in one.

@@ -19,7 +19,7 @@ from tidemill.flow.intake import FEW_READINGS
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema import SchemaStore
 from tidemill.flow.schema.loader import load_schema
-from tidemill.flow.sink import open_sink, parse_sink_uri
+from tidemill.flow.sink import Sink, open_sink, parse_sink_uri
 from tidemill.flow.sorter import Sorter, read_slices
 from tidemill.model.change import Op
 from tidemill.model.changefeed import ChangefeedConfig
@@ -56,13 +56,14 @@ class Feed:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while self.processor.progress.checkpoint_ts < ts:
                 from_ts = self.processor.progress.checkpoint_ts
-                to_ts = await self.processor.offer(from_ts, 0.2)
+                generation = self.processor.generation
+                to_ts = await self.processor.offer(generation, from_ts, 0.2)
                 if to_ts > from_ts:
-                    for unit in await self.processor.units(from_ts, to_ts):
+                    for unit in await self.processor.units(generation, from_ts, to_ts):
                         assert unit.slices is not None
                         changes = rows(read_slices(unit.slices))
                         taken += [(c[1], physical_id_of(c[3]), c[3]) for c in changes]
-                    await self.processor.commit([])
+                    await self.processor.commit(generation, to_ts, [])
         return sorted(taken)
 
 
@@ -74,6 +75,7 @@ async def feeding(
     *,
     tables: Sequence[Any] = (),
     rules: tuple[str, ...] = ("*.*",),
+    sink: Sink | None = None,
 ) -> AsyncIterator[Feed]:
     """``tables``: documents of the tables that there are; none: as the upstream tells."""
     async with PdClient(upstream.pd_address) as pd:
@@ -83,7 +85,7 @@ async def feeding(
         await reader.close()
         data_dir = DataDir(folder / "data")
         data_dir.acquire()
-        sink = open_sink(parse_sink_uri("blackhole://"), None, start_ts=ts, zone=ZoneInfo("UTC"))
+        sink = sink or open_sink(parse_sink_uri("blackhole://"), None, start_ts=ts, zone=ZoneInfo("UTC"))
         state = ChangefeedState(pd.cluster_id, "blackhole:", ts, ts, ts, 0, {}, None)
         processor = Processor(schema, sink, state, data_dir, pd.get_ts, config=ChangefeedConfig(rules=rules))
         puller, sorter = Puller(pd, processor), Sorter(folder / "segments")
@@ -212,14 +214,14 @@ async def with_a_batch_at_hand(
         processor, now_ts = feed.processor, put(upstream, 7)
         put(upstream, 8)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while (to_ts := await processor.offer(processor.progress.checkpoint_ts, 0.2)) < now_ts:
+            while (to_ts := await processor.offer(0, processor.progress.checkpoint_ts, 0.2)) < now_ts:
                 assert processor.progress.in_flight_ts is None
-            await processor.units(processor.progress.checkpoint_ts, to_ts)
+            await processor.units(0, processor.progress.checkpoint_ts, to_ts)
             *_, key, value = done(0, 50, table_id=8)
             done_ts = upstream.commit([Mutation(Op.PUT, key, value)])[1]
             while processor.progress.schema_ts < done_ts:
                 await SYSTEM_CLOCK.sleep(0.01)
-        await processor.commit([])
+        await processor.commit(0, to_ts, [])
         yield feed
 
 
@@ -250,7 +252,7 @@ def test_a_table_that_is_renamed_into_the_rules_while_a_batch_is_at_hand_is_refu
         rename = partial(job, kind=ActionType.RENAME_TABLE, schema_id=SHOP, args=args, after=table(8, "v"))
         async with with_a_batch_at_hand(upstream, tmp_path, rename) as feed, asyncio.timeout(PATIENCE_SECONDS):
             while feed.processor.failure is None:
-                await feed.processor.offer(feed.processor.progress.checkpoint_ts, 0.2)
+                await feed.processor.offer(0, feed.processor.progress.checkpoint_ts, 0.2)
             assert "shop.u was outside filter.rules and has become shop.v" in str(feed.processor.failure)
 
     asyncio.run(scenario())

@@ -13,11 +13,12 @@ from tidemill.errors import (
     UpstreamUnavailableError,
     UsageError,
 )
+from tidemill.model.security import Security
 from tidemill.model.span import KEY_END, WHOLE, Span
 from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.testing.hurry import HurriedClock
 from tidemill.testing.scripted import CLUSTER_ID, ScriptedUpstream, region
-from tidemill.upstream.channel import Security, open_channel
+from tidemill.upstream.channel import open_channel
 from tidemill.upstream.pd import PdClient, parse_addresses
 from tidemill.upstream.topology import Peer, region_from
 
@@ -26,7 +27,7 @@ from tidemill.upstream.topology import Peer, region_from
     ("given", "found"),
     [
         ("127.0.0.1:2379", ("127.0.0.1:2379",)),
-        ("http://pd-0:2379, https://pd-1:2379/ ,pd-2:1", ("pd-0:2379", "pd-1:2379", "pd-2:1")),
+        ("http://pd-0:2379, http://pd-1:2379/ ,pd-2:1", ("pd-0:2379", "pd-1:2379", "pd-2:1")),
         (["[::1]:2379", ""], ("[::1]:2379",)),
     ],
 )
@@ -34,7 +35,16 @@ def test_addresses_come_as_a_list_with_or_without_scheme(given, found):
     assert parse_addresses(given) == found
 
 
-@pytest.mark.parametrize("given", ["", " , ", "localhost", "pd:port", ":2379"])
+def test_the_scheme_of_an_address_has_to_go_with_the_certificates():
+    tls = Security(ca_path="ca.pem")
+    assert parse_addresses("https://pd-0:2379,pd-1:2379", tls) == ("pd-0:2379", "pd-1:2379")
+    with pytest.raises(UsageError, match=r"'https://pd-0:2379' asks for TLS.*give --ca, and --cert and --key"):
+        parse_addresses("https://pd-0:2379")
+    with pytest.raises(UsageError, match=r"'http://pd-0:2379' is without TLS.*Write https://"):
+        parse_addresses("http://pd-0:2379", tls)
+
+
+@pytest.mark.parametrize("given", ["", " , ", "localhost", "pd:port", ":2379", "pd:0", "pd:99999", "u@pd:1", "pd:1/x"])
 def test_what_is_no_address_is_refused_with_an_example(given):
     with pytest.raises(UsageError, match=r"127\.0\.0\.1:2379"):
         parse_addresses(given)

@@ -1,8 +1,11 @@
 """Reads at a ts, over real gRPC: across regions that split and move, with locks in the way."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,6 +134,45 @@ def test_errors_in_an_answer_to_a_scan_are_found():
 def test_bytes_that_are_no_answer_are_refused(body):
     with pytest.raises(ProtocolViolationError, match="no answer"):
         read_scan(body)
+
+
+_READ_A_CUT_ANSWER = """
+import sys
+from tidemill._pb import kvrpcpb_pb2
+from tidemill.errors import ProtocolViolationError
+from tidemill.upstream.pairs import read_scan
+pair = kvrpcpb_pb2.KvPair(key=b"k" * 20, value=b"v" * 20)
+body = kvrpcpb_pb2.ScanResponse(pairs=[pair] * 200_000).SerializeToString()
+try:
+    read_scan(body[:-7])
+except ProtocolViolationError:
+    sys.exit(3)
+"""
+
+
+def test_an_answer_that_is_cut_off_within_a_pair_is_refused():
+    # In a process of its own: writing past an array kills it, and might as well corrupt the one of the tests.
+    done = subprocess.run([sys.executable, "-c", _READ_A_CUT_ANSWER], capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+
+
+@given(st.lists(st.tuples(binaries, binaries), min_size=1, max_size=5), st.data())
+def test_an_answer_cut_off_anywhere_is_read_as_protobuf_reads_it(pairs, data):
+    whole = kvrpcpb_pb2.ScanResponse(pairs=[kvrpcpb_pb2.KvPair(key=k, value=v) for k, v in pairs]).SerializeToString()
+    body = whole[: data.draw(st.integers(0, len(whole)))]
+    try:
+        expected = kvrpcpb_pb2.ScanResponse.FromString(body)
+    except DecodeError:
+        with pytest.raises(ProtocolViolationError, match="no answer"):
+            read_scan(body)
+    else:
+        assert read_scan(body).pairs.to_pylist() == [{"key": p.key, "value": p.value} for p in expected.pairs]
+
+
+def test_a_field_that_only_protobuf_can_skip_costs_no_pairs():
+    pairs = kvrpcpb_pb2.ScanResponse(pairs=[kvrpcpb_pb2.KvPair(key=b"k", value=b"v")]).SerializeToString()
+    group = b"\xa3\x06\x08\x01\xa4\x06"  # field 100 as a group: unknown, old-fashioned and legal
+    assert read_scan(pairs + group).pairs.to_pylist() == [{"key": b"k", "value": b"v"}]
 
 
 @given(st.binary(max_size=60))

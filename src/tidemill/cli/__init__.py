@@ -1,52 +1,20 @@
 """The command line: ``noun verb``, results on stdout, the rest on stderr; it holds no logic of its own.
 
-Exit codes: 0 done, 1 failed, 2 misused.
+Exit codes: 0 done, 1 failed, 2 misused. Signals are looked after before anything else is imported (``stopping``).
 """
 
-import sys
-
-import typer
-
-from tidemill.cli import demo, fault, run, upstream, verify, warm
-from tidemill.errors import TidemillError
-
-app = typer.Typer(
-    name="tidemill",
-    help="Change data capture for TiDB and TiKV on Apache Spark.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.command("upstream")(upstream.upstream)
-app.command("run")(run.run)
-app.command("verify")(verify.verify)
-app.command("demo")(demo.demo)
-app.command("warm")(warm.warm)
-app.add_typer(fault.fault, name="fault")
-
-
-@app.callback(invoke_without_command=True)
-def root(
-    ctx: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-) -> None:
-    if version:
-        from tidemill import __version__
-
-        typer.echo(__version__)
-        raise typer.Exit
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
+from tidemill.cli.stopping import current, supervise
 
 
 def main() -> None:
     """The entry point: an error of ours becomes one sentence and an exit code, never a traceback."""
-    try:
-        app()
-    except TidemillError as error:
-        typer.echo(f"Error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("Interrupted.", err=True)
-        sys.exit(1)
+    supervise(_run)
+
+
+def _run() -> None:
+    from tidemill import scratch
+
+    with scratch.all_in_process_folder(), current().on_abandon(scratch.remove_folder):
+        from tidemill.cli.commands import run_app
+
+        run_app()

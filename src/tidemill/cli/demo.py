@@ -14,6 +14,7 @@ import orjson
 import typer
 
 from tidemill import demo as demonstration
+from tidemill.cli import stopping
 from tidemill.cli.options import Output
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.demo import live
@@ -22,6 +23,7 @@ from tidemill.errors import UpstreamUnavailableError, UsageError
 _READY_SECONDS = 120.0
 _ARRIVAL_SECONDS = 120.0
 _STOP_SECONDS = 60.0
+_ABANDON_SECONDS = 10.0
 
 Say = Callable[[str], None]
 
@@ -125,6 +127,7 @@ class _Process:
             [sys.executable, "-m", "tidemill", name, "--ready-file", str(self._ready_file), *words],
             stdout=subprocess.PIPE,
             stderr=said,
+            start_new_session=True,  # Ctrl-C is for us; we then end it in order
         )
 
     def ready(self) -> dict[str, Any]:
@@ -143,6 +146,9 @@ class _Process:
         except subprocess.TimeoutExpired:
             return
 
+    def close(self) -> None:
+        self._process.communicate()
+
     def check(self, what: str) -> None:
         if self._process.poll() is not None:
             self._said.seek(0)
@@ -157,24 +163,26 @@ class _Process:
         document: dict[str, Any] = json.loads(printed)
         return document
 
-    def end(self) -> None:
+    def end(self, seconds: float = _STOP_SECONDS) -> None:
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(_STOP_SECONDS)
+                self._process.wait(seconds)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-        self._process.communicate()
+                self._process.wait()
 
 
 @contextmanager
 def _running(name: str, scratch: Path, **flags: object) -> Iterator[_Process]:
     with (scratch / f"{name}.err").open("w+b") as said:
         process = _Process(name, scratch, flags, said)
-        try:
-            yield process
-        finally:
-            process.end()
+        with stopping.current().on_abandon(lambda: process.end(_ABANDON_SECONDS)):
+            try:
+                yield process
+            finally:
+                process.end()
+                process.close()
 
 
 def _report(

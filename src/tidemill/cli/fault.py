@@ -4,8 +4,10 @@ What each fault does is decided there (``store.faults``); here are its flags, an
 """
 
 import http.client
+import ssl
 from collections.abc import Callable
 from contextlib import closing
+from contextvars import ContextVar
 from typing import Annotated, Any
 
 import orjson
@@ -13,24 +15,39 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidemill.cli.options import Output, parse_seconds
+from tidemill.cli.options import Ca, Cert, KeyFile, Output, parse_seconds, security_of
 from tidemill.errors import (
     IncompatibleUpstreamError,
     TidemillError,
+    UntrustedUpstreamError,
     UpstreamError,
     UpstreamUnavailableError,
     UsageError,
 )
+from tidemill.model.security import PLAIN, Security
+from tidemill.upstream.pd import parse_addresses
+from tidemill.upstream.tls import context_of
 
 _PATH = "/tidemill/v1/faults/"
 _TIMEOUT_SECONDS = 30.0
 _WIDTH = 200  # of a table that is not on a terminal: nothing is cut off
 
+_security = ContextVar("security", default=PLAIN)  # given before the name of the fault
+
 fault = typer.Typer(
-    help="Make a running tidemill upstream fail: split, merge, kill, delay. Also lists its regions and stores.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+
+@fault.callback()
+def over_tls(ca: Ca = "", cert: Cert = "", key: KeyFile = "") -> None:
+    """Make a running tidemill upstream fail: split, merge, kill, delay. Also lists its regions and stores.
+
+    One that speaks TLS is asked with --ca, --cert and --key before the name of the fault.
+    """
+    _security.set(security_of(ca, cert, key))
+
 
 Pd = Annotated[str, typer.Option("--pd", help="PD's address, as tidemill upstream tells it: 127.0.0.1:2379.")]
 OutputFlag = Annotated[Output, typer.Option("--output", help="How to print what came of it.")]
@@ -244,14 +261,17 @@ def release_schema(pd: Pd, node: Node, output: OutputFlag = Output.text) -> None
 def _ask(pd: str, name: str, **arguments: object) -> dict[str, Any]:
     """Do the fault; return its document. Arguments that are None are left out."""
     body = orjson.dumps({key: value for key, value in arguments.items() if value is not None})
-    address = pd.removeprefix("http://").rstrip("/")
+    security = _security.get()
+    address = parse_addresses(pd, security)[0]
     try:
-        with closing(http.client.HTTPConnection(address, timeout=_TIMEOUT_SECONDS)) as connection:
+        with closing(_connection(address, security)) as connection:
             connection.request("POST", _PATH + name, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             answer = response.read()
-    except (http.client.InvalidURL, UnicodeError) as error:
-        raise UsageError(f"--pd {pd!r} is not an address: write it like 127.0.0.1:2379") from error
+    except ssl.SSLError as error:
+        raise UntrustedUpstreamError(
+            f"cannot ask {address} for a fault over TLS: {error.reason or error}. Check --ca, --cert and --key."
+        ) from error
     except ConnectionRefusedError as error:
         raise UpstreamUnavailableError(
             f"nobody listens at {address}. Start one with: tidemill upstream, and give the address it prints."
@@ -259,6 +279,12 @@ def _ask(pd: str, name: str, **arguments: object) -> dict[str, Any]:
     except (OSError, http.client.HTTPException) as error:
         raise _no_upstream(address, str(error) or type(error).__name__) from error
     return _document(address, response.status, answer)
+
+
+def _connection(address: str, security: Security) -> http.client.HTTPConnection:
+    if not security.is_tls:
+        return http.client.HTTPConnection(address, timeout=_TIMEOUT_SECONDS)
+    return http.client.HTTPSConnection(address, timeout=_TIMEOUT_SECONDS, context=context_of(security))
 
 
 def _document(address: str, status: int, answer: bytes) -> dict[str, Any]:

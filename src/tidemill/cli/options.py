@@ -1,26 +1,27 @@
-"""What several commands share: reading values of options, writing a ready-file, noticing a signal."""
+"""What several commands share: reading values of options, writing a ready-file."""
 
 import os
 import re
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
+import typer
 
 from tidemill import log
 from tidemill.control.config import load_config
 from tidemill.errors import UsageError
 from tidemill.flow.filter import check_filters
+from tidemill.model.address import read_address
 from tidemill.model.changefeed import ChangefeedConfig
-from tidemill.model.ts import MAX_TS, Ts, compose
+from tidemill.model.security import PLAIN, Security
+from tidemill.model.ts import LEAST_TSO, MAX_TS, Ts, compose, why_not_a_ts
+from tidemill.upstream.tls import context_of
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
 _MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|spark://[^\s:,]+:\d+(,[^\s:,]+:\d+)*|yarn|k8s://\S+")
@@ -37,8 +38,9 @@ def parse_ts(text: str | None, flag: str) -> Ts | None:
     if text is None:
         return None
     if text.isdecimal():
-        if not 0 < int(text) < MAX_TS:
-            raise UsageError(f"{flag} {text} is not a ts: it must lie between 1 and 2^64-2. Give a TSO or a time.")
+        reason = why_not_a_ts(int(text))
+        if reason is not None:
+            raise UsageError(f"{flag} {text} is not a ts: {reason}.")
         return Ts(int(text))
     try:
         moment = datetime.fromisoformat(text)
@@ -50,8 +52,8 @@ def parse_ts(text: str | None, flag: str) -> Ts | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     ts = compose(int(moment.timestamp() * 1000))
-    if not 0 < ts < MAX_TS:
-        raise UsageError(f"{flag} {text} is a time at which no cluster runs. Give one after 1970 and before 4199.")
+    if not LEAST_TSO <= ts < MAX_TS:
+        raise UsageError(f"{flag} {text} is a time at which no cluster runs. Give one after 2001 and before 4199.")
     return ts
 
 
@@ -66,6 +68,11 @@ def parse_seconds(text: str) -> float:
 def spark_master_of(text: str) -> str:
     if not _MASTER.fullmatch(text):
         raise UsageError(f"--spark-master {text!r} is not a Spark master. Use local[2], or spark://HOST:PORT.")
+    for address in text.removeprefix("spark://").split(",") if text.startswith("spark://") else ():
+        try:
+            read_address(address)
+        except ValueError as error:
+            raise UsageError(f"--spark-master {text!r} {error}. Use local[2], or spark://HOST:PORT.") from None
     return text
 
 
@@ -80,10 +87,49 @@ def zone_of(name: str) -> str:
 def config_of(path: Path | None) -> ChangefeedConfig:
     """What the changefeed's file says, its rules and expressions read once; without a file the defaults."""
     if path is None:
-        return ChangefeedConfig(ignore_ineligible_table=True)
+        return ChangefeedConfig()
     config = load_config(path)
     check_filters(config)
     return config
+
+
+# Options of every command that dials PD.
+Ca = Annotated[
+    str, typer.Option("--ca", help="File with the certificate of the cluster's authority: connect over TLS.")
+]
+Cert = Annotated[str, typer.Option("--cert", help="File with our own certificate, where the cluster wants one.")]
+KeyFile = Annotated[str, typer.Option("--key", help="File with the key of our own certificate.")]
+
+
+def security_of(ca: str, cert: str, key: str, config: ChangefeedConfig | None = None) -> Security:
+    """The flags, or else what the changefeed's file says. Files that cannot be used are refused here."""
+    security = Security(ca, cert, key)
+    if security == PLAIN and config is not None:
+        security = config.security
+    if security.is_tls:
+        context_of(security)
+    return security
+
+
+# The sink URI may hold a password, and anybody may look at a command line.
+SINK_URI_VARIABLE = "TIDEMILL_SINK_URI"
+
+
+def sink_uri_of(text: str) -> str:
+    """The URI, or with ``@FILE`` what the file holds. The environment loses it, so that no child process gets it."""
+    os.environ.pop(SINK_URI_VARIABLE, None)
+    if not text.startswith("@"):
+        return text.strip()
+    try:
+        found = Path(text[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(
+            f"cannot read the sink URI from {text[1:]}: {reason}. Check the path and its rights."
+        ) from None
+    if not found or len(found.splitlines()) > 1:
+        raise UsageError(f"{text[1:]} does not hold a sink URI: it must be the file's one line.")
+    return found
 
 
 def configure_log(level: str) -> None:
@@ -125,30 +171,3 @@ class ReadyFile:
             raise UsageError(
                 f"cannot write --ready-file {path}: {error.strerror}. Choose a folder that you may write to."
             ) from error
-
-
-class StopSignal:
-    """Set by SIGTERM or Ctrl-C while it is entered. A second Ctrl-C interrupts at once."""
-
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._former: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        self._former = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self._stop.set()
-
-    def is_set(self) -> bool:
-        return self._stop.is_set()
-
-    def wait(self, seconds: float) -> bool:
-        return self._stop.wait(seconds)

@@ -11,20 +11,26 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from tidemill.cli import stopping
 from tidemill.cli.options import (
+    SINK_URI_VARIABLE,
+    Ca,
+    Cert,
+    KeyFile,
     Output,
     ReadyFile,
-    StopSignal,
     config_of,
     configure_log,
     parse_ts,
+    security_of,
+    sink_uri_of,
     spark_master_of,
     zone_of,
 )
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UsageError
 from tidemill.model.ts import show
-from tidemill.server import Changefeed, RunOptions, Snapshot, run_changefeed
+from tidemill.server import Changefeed, RunOptions, Snapshot, end_spark, look_at_rest, run_changefeed
 
 _PLAIN_PERIOD_SECONDS = 5.0
 _MIB = 1 << 20
@@ -37,7 +43,8 @@ def run(
         typer.Option(
             "--sink-uri",
             help="Where to write: mysql://user@host:3306/, file:///data/out?protocol=canal-json, iceberg:///warehouse, "
-            "delta:///lake, blackhole://.",
+            "delta:///lake, blackhole://. @FILE reads it from a file, so that no password is on the command line.",
+            envvar=SINK_URI_VARIABLE,
         ),
     ],
     start_ts: Annotated[
@@ -56,6 +63,9 @@ def run(
     data_dir: Annotated[
         Path, typer.Option("--data-dir", help="What the changefeed remembers; it resumes from here.")
     ] = Path("tidemill-data"),
+    ca: Ca = "",
+    cert: Cert = "",
+    key: KeyFile = "",
     spark_master: Annotated[
         str, typer.Option("--spark-master", help="local[N], or spark://HOST:PORT with this folder shared.")
     ] = "local[2]",
@@ -70,21 +80,23 @@ def run(
 ) -> None:
     """Capture the changes of a cluster and write them downstream, in the foreground.
 
-    Resumes from its data-dir, ends with 0 once all up to --target-ts is durable, and on SIGTERM after the
+    Resumes from its data-dir, ends with 0 once all up to --target-ts is durable, and on Ctrl-C or SIGTERM after the
     batch at hand.
 
     Example: tidemill run --pd 127.0.0.1:2379 --sink-uri mysql://root@127.0.0.1:3306/ --initial-scan
     """
     configure_log(log_level)
+    settings = config_of(config)
     options = RunOptions(
         pd=pd,
-        sink_uri=sink_uri,
+        sink_uri=sink_uri_of(sink_uri),
         data_dir=data_dir,
         start_ts=parse_ts(start_ts, "--start-ts"),
         target_ts=parse_ts(target_ts, "--target-ts"),
         spark_master=spark_master_of(spark_master),
         zone=zone_of(time_zone),
-        config=config_of(config),
+        config=settings,
+        security=security_of(ca, cert, key, settings),
         initial_copy=initial_scan,
     )
     if options.start_ts is not None and options.target_ts is not None and options.target_ts < options.start_ts:
@@ -100,8 +112,21 @@ def run(
         document = {"pid": os.getpid(), "checkpoint_ts": checkpoint_ts, "data_dir": str(feed.data_dir)}
         waiting.write(document)
 
-    with StopSignal() as stop, ProgressLine() as line:
-        finished, last = run_changefeed(options, stop.is_set, ready, line.show, stop_spark=True)
+    stop = stopping.current()
+    latest: Snapshot | None = None
+
+    def tick(now: Snapshot) -> None:
+        nonlocal latest
+        latest = now
+        line.show(now)
+
+    def give_up() -> None:
+        end_spark()
+        line.__exit__()
+        _summary(latest or look_at_rest(options), False, SYSTEM_CLOCK.monotonic() - began, output)
+
+    with ProgressLine() as line, stop.graceful(), stop.on_abandon(give_up):
+        finished, last = run_changefeed(options, stop.is_set, ready, tick, stop.at_hand)
     _summary(last, finished, SYSTEM_CLOCK.monotonic() - began, output)
 
 
@@ -153,6 +178,7 @@ def _summary(now: Snapshot, finished: bool, seconds: float, output: Output) -> N
         "batches": now.totals.batches,
         "ddls": now.totals.ddls,
         "undecodable": now.totals.undecodable,
+        "left_out": now.left_out,
         "most_disk_bytes": now.most_disk_bytes,
         "disk_quota": now.disk_quota,
         "latency_p50": now.latency_p50,
@@ -162,6 +188,11 @@ def _summary(now: Snapshot, finished: bool, seconds: float, output: Output) -> N
     if output is Output.json:
         typer.echo(orjson.dumps(document).decode())
         return
+    if not now.checkpoint_ts:
+        typer.echo(f"Stopped before it had started, {seconds:.1f} s.")
+        return
+    if now.left_out:
+        typer.echo(f"Not captured, since they have no key: {', '.join(now.left_out)}. Give them a key.")
     word = "Reached the target" if finished else "Stopped"
     typer.echo(
         f"{word} at {show(now.checkpoint_ts)}: {now.totals.rows:,} rows and {now.totals.ddls} DDLs "

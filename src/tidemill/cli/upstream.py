@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-from tidemill.cli.options import ReadyFile, StopSignal, configure_log, parse_seconds
+from tidemill.cli import stopping
+from tidemill.cli.options import ReadyFile, configure_log, parse_seconds
+from tidemill.model.security import Security
 
 _POLL_SECONDS = 0.2
 
@@ -45,6 +47,11 @@ def upstream(
     sql_lease: Annotated[
         str, typer.Option(help="How long a SQL node serves with a schema that it cannot renew.")
     ] = "45s",
+    ca: Annotated[
+        str, typer.Option(help="File with an authority's certificate: PD and stores speak TLS with whom it has signed.")
+    ] = "",
+    cert: Annotated[str, typer.Option(help="File with the servers' certificate, for 127.0.0.1.")] = "",
+    key: Annotated[str, typer.Option(help="File with its key.")] = "",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
     """Run a PD, TiKV stores and, if asked, SQL nodes in this process, for clients that speak their protocols.
@@ -56,8 +63,9 @@ def upstream(
 
     configure_log(log_level)
     waiting = ReadyFile(ready_file)
+    stop = stopping.current()
     with (
-        StopSignal() as stop,
+        stop.graceful(),
         EmbeddedUpstream.start(
             stores=stores,
             pd_port=pd_port,
@@ -70,6 +78,7 @@ def upstream(
             sql_port=sql_port,
             sql_nodes=sql_nodes,
             sql_lease_seconds=parse_seconds(sql_lease),
+            security=Security(ca, cert, key),
         ) as cluster,
     ):
         warm_up()

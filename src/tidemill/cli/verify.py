@@ -2,13 +2,26 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import orjson
 import typer
 
-from tidemill.cli.options import Output, config_of, configure_log, parse_ts, spark_master_of, zone_of
+from tidemill.cli import stopping
+from tidemill.cli.options import (
+    SINK_URI_VARIABLE,
+    Ca,
+    Cert,
+    KeyFile,
+    Output,
+    config_of,
+    configure_log,
+    parse_ts,
+    security_of,
+    sink_uri_of,
+    spark_master_of,
+    zone_of,
+)
 from tidemill.control.config import sink_parameters
 from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.errors import DataDirError, UsageError
@@ -30,11 +43,19 @@ from tidemill.flow.verify import (
 from tidemill.flow.verify.files import FileSide
 from tidemill.flow.verify.lake import LakeSide
 from tidemill.model.ts import Ts, show
+from tidemill.server import end_spark
 
 
 def verify(
     pd: Annotated[str, typer.Option("--pd", help="PD's addresses, comma separated: 127.0.0.1:2379.")],
-    sink_uri: Annotated[str, typer.Option("--sink-uri", help="The downstream, as it was given to tidemill run.")],
+    sink_uri: Annotated[
+        str,
+        typer.Option(
+            "--sink-uri",
+            help="The downstream, as it was given to tidemill run. @FILE reads it from a file.",
+            envvar=SINK_URI_VARIABLE,
+        ),
+    ],
     at: Annotated[
         str | None,
         typer.Option("--at", help="The ts at which both are compared; a TSO or a time. Default: the checkpoint."),
@@ -48,6 +69,9 @@ def verify(
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="The changefeed's folder, where its checkpoint is found.")
     ] = None,
+    ca: Ca = "",
+    cert: Cert = "",
+    key: KeyFile = "",
     spark_master: Annotated[str, typer.Option("--spark-master", help="local[N], or spark://HOST:PORT.")] = "local[2]",
     time_zone: Annotated[
         str, typer.Option("--time-zone", help="The zone of TIMESTAMP values in files, as given to tidemill run.")
@@ -67,6 +91,8 @@ def verify(
     """
     configure_log(log_level)
     settings = config_of(config)
+    sink_uri = sink_uri_of(sink_uri)
+    security = security_of(ca, cert, key, settings)
     options = read_sink_uri(
         sink_uri, sink_parameters(settings, sink_uri.partition("://")[0].lower()) if config is not None else None
     )
@@ -76,20 +102,19 @@ def verify(
     zone = zone_of(time_zone) if isinstance(options, SinkConfig) else "UTC"
     given = CheckOptions(pd, zone=zone, most_rows=max_rows, config=settings)
     master = spark_master_of(spark_master)
-    with ScanClient(pd) as client:
-        tables = chosen_tables(client, pd, ts, names, TableFilter(settings))
+    with stopping.current().on_abandon(end_spark), ScanClient(pd, security) as client:
+        tables = chosen_tables(client, ts, names, TableFilter(settings))
         if not tables:
             raise UsageError(f"there is no table to check at {show(ts)}. Check filter.rules, or name one by --table.")
-        from tidemill.spark.session import close_session, open_session
+        from tidemill.spark.session import borrow_session
         from tidemill.spark.verify_job import runner
 
-        with TemporaryDirectory(prefix="tidemill-verify-") as scratch:
-            spark = open_session(master, scratch=Path(scratch), name="tidemill-verify")
-            try:
-                live = progress if at is None else None
-                report = Check(client, side, runner(spark), given, live).check(tables, ts)
-            finally:
-                close_session()
+        lease = borrow_session(master)
+        try:
+            live = progress if at is None else None
+            report = Check(client, side, runner(lease.session()), given, live).check(tables, ts)
+        finally:
+            lease.release()
     _print(report, output)
     if not report.is_equal:
         raise typer.Exit(1)
@@ -111,9 +136,15 @@ class DataDirProgress:
         return cls(folder)
 
     def checkpoint_ts(self) -> Ts:
+        return self._state().checkpoint_ts
+
+    def changefeed_id(self) -> str:
+        return self._state().changefeed_id or self.folder.former_name
+
+    def _state(self) -> ChangefeedState:
         state = self.folder.load()
         assert isinstance(state, ChangefeedState)
-        return state.checkpoint_ts
+        return state
 
     def is_running(self) -> bool:
         """Whether somebody holds the folder. Looking takes the lock for a moment."""
@@ -143,7 +174,7 @@ def _chosen(options: SinkOptions, at: Ts | None, progress: DataDirProgress | Non
 
 
 def _mysql(downstream: MysqlDownstream, at: Ts | None, progress: DataDirProgress | None) -> tuple[Side, Ts]:
-    point = downstream.sync_point(progress.folder.changefeed if progress is not None else None)
+    point = downstream.sync_point(progress.changefeed_id() if progress is not None else None)
     if point is not None and point.secondary_ts and at in (None, point.primary_ts):
         return MysqlSide(downstream, point.secondary_ts), point.primary_ts
     if at is not None:

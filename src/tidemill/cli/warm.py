@@ -8,9 +8,11 @@ import typer
 
 from tidemill import demo as demonstration
 from tidemill import kernelcache
+from tidemill.cli import stopping
 from tidemill.cli.options import Output, configure_log
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.model.ts import Ts
+from tidemill.server import RunOptions, end_spark, run_changefeed
 
 _MASTER = "local[2]"
 _ARCHIVED_SECONDS = 300.0  # for the JVM to end in, which writes the archive then
@@ -69,8 +71,7 @@ def warm(output: Annotated[Output, typer.Option("--output", help="How to print t
 def _run_once() -> None:
     """A small changefeed through Spark, from the demonstration's history and rows of every type."""
     from tidemill.flow.sink.mysql.conflicts import warm_up as warm_up_conflicts
-    from tidemill.server import RunOptions, run_changefeed
-    from tidemill.spark.session import close_session
+    from tidemill.spark.session import borrow_session
     from tidemill.store.upstream import EmbeddedUpstream
     from tidemill.store.warm import warm_up
 
@@ -80,9 +81,11 @@ def _run_once() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="tidemill-warm-") as scratch,
         EmbeddedUpstream.start(load=demonstration.history_path(), sql_port=0) as cluster,
+        stopping.current().on_abandon(_abandon),
     ):
         _execute(cluster.sql_addresses[0])
         end_ts = cluster.tso()
+        lease = borrow_session(_MASTER)  # one session for both
         try:
             for at, form in enumerate(_FORMATS):
                 folder = f"{scratch}/{at}"
@@ -90,7 +93,14 @@ def _run_once() -> None:
                 options = RunOptions(cluster.pd_address, uri, Path(folder) / "data", start_ts, end_ts, _MASTER)
                 run_changefeed(options, lambda: False, lambda feed: None, lambda snapshot: None)
         finally:
-            close_session(_ARCHIVED_SECONDS)
+            lease.release(_ARCHIVED_SECONDS)
+
+
+def _abandon() -> None:
+    from tidemill.spark.classes import discard
+
+    end_spark()
+    discard()
 
 
 def _execute(address: str) -> None:

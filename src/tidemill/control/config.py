@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.control.config_keys import KEYS, REFUSED, Key
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, UsageError
 from tidemill.model.changefeed import (
     ChangefeedConfig,
     ColumnSelection,
@@ -23,6 +23,7 @@ from tidemill.model.changefeed import (
     OnUndecodable,
     SinkSetting,
 )
+from tidemill.model.security import Security
 
 _LISTS = frozenset(path.partition("[]")[0] for path in KEYS if "[]" in path)
 _SECTIONS = frozenset(
@@ -98,6 +99,7 @@ class _Reader:
         }
         return ChangefeedConfig(
             **named,
+            security=self._security(values),
             rules=values.get("filter.rules") or ("*.*",),
             event_filters=tuple(EventFilter(**_fields(e)) for e in values.get("filter.event-filters", ())),
             column_selectors=tuple(ColumnSelection(**_fields(e)) for e in values.get("sink.column-selectors", ())),
@@ -173,6 +175,13 @@ class _Reader:
                 "must be 'error' where integrity-check-level is 'correctness': a row with a wrong checksum never goes "
                 "out. Add it; with mounter.on-undecodable = 'quarantine' such rows are put aside",
             )
+
+    def _security(self, values: Mapping[str, Any]) -> Security:
+        given = (values.get(f"security.{name}", "") for name in ("ca-path", "cert-path", "key-path"))
+        try:
+            return Security(*given)
+        except UsageError as error:
+            raise self._error("security", f"is not complete: {error}") from None
 
     def _dispatch(self, at: int, entry: Mapping[str, Any]) -> Dispatch:
         fields = _fields(entry)

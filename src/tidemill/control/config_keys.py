@@ -125,9 +125,16 @@ _EXPRESSION = "Leave out a row for which this SQL expression is 1"
 # Dotted paths; ``[]`` stands for any entry of a list of tables.
 KEYS: Mapping[str, Key] = {
     "case-sensitive": Key(boolean, "`false`", "Whether names in rules are compared with their case."),
-    "force-replicate": Key(boolean, "`false`", "Capture tables without a primary or NOT NULL unique key too."),
+    "force-replicate": Key(
+        boolean,
+        "`false`",
+        "Capture tables without a primary or NOT NULL unique key too. `true` is refused: a row could come twice.",
+    ),
     "ignore-ineligible-table": Key(
-        boolean, "`false`", "Start although some tables have no such key; their rows are left out."
+        boolean,
+        "`true`",
+        "`true`: start although some tables have no such key, and leave them out. `false`, TiCDC's default: refuse to "
+        "start. A table created later without a key is left out either way. All are named in the log and the summary.",
     ),
     "check-gc-safe-point": Key(
         only(True, "a changefeed below the safepoint would lose changes"), "`true`", "Only `true` is possible."
@@ -139,15 +146,22 @@ KEYS: Mapping[str, Key] = {
     "memory-quota": Key(
         number(16 << 20),
         "`268435456`",
-        "Bytes of changes that may wait in memory before they are written to the data folder. A batch's task takes its "
-        "own.",
+        "Bytes of changes that may wait in memory before they are written to the data folder: counted before "
+        "they are taken in, and exceeded only by a single row that is larger. The process itself, what is "
+        "being received (8 MiB per store) and a batch's tasks come on top.",
     ),
     "disk-quota": Key(
         number(1),
         "half of what is free at the start",
-        "Bytes of changes that may wait in the data folder. Beyond them nothing more is read from the upstream until "
-        "the sink has taken some; only what a batch cannot end without is let in.",
+        "Bytes of changes that may wait in memory and in the data folder together, counted before they are "
+        "taken in. When they are used up nothing more is read from the upstream until the sink has taken "
+        "some. Exceeded only by what a batch cannot end without: changes above the resolved-ts, as during an "
+        "incremental scan, when the sink has taken all below it. Not counted: open transactions of the "
+        "upstream, and rows of table partitions that a DDL is just making.",
     ),
+    "security.ca-path": Key(text, "", "File with the certificate of the upstream's authority: PD and TiKV over TLS."),
+    "security.cert-path": Key(text, "", "File with our own certificate, where the upstream wants one."),
+    "security.key-path": Key(text, "", "File with the key of our own certificate."),
     "mounter.on-undecodable": Key(
         word("stop", "quarantine"),
         "`stop`",
@@ -260,6 +274,10 @@ REFUSED: Mapping[str, str] = {
     "scheduler.region-per-span": "a table is captured in one place",
     "scheduler.write-key-threshold": "a table is captured in one place",
     "consistent": "there is no redo log",
+    "security.cert-allowed-cn": "the upstream decides whom it lets in",
+    "security.mtls": "nobody connects to us",
+    "security.client-user-required": "nobody connects to us",
+    "security.client-allowed-user": "nobody connects to us",
     "sink.dispatchers[].target-schema": "tables keep their names",
     "sink.dispatchers[].target-table": "tables keep their names",
     "sink.schema-registry": "it is for the protocol avro",

@@ -6,12 +6,15 @@ state speaks of is already durable downstream.
 
     DATA_DIR/
     ├── changefeed.json   the state            ├── segments/   the sorter's; pulled again after a crash
-    ├── lock              held while running   └── spark/      Spark's offsets of this run; made anew by the next
-    └── undecodable/      rows that were put aside
+    ├── id                written first        ├── spark/      Spark's offsets of this run; made anew by the next
+    └── lock              held while running   └── undecodable/    rows that were put aside
+
+The folder holds copies of rows, so it is its owner's alone: 0700, and every file in it 0600, whatever the umask is.
 """
 
 import fcntl
 import os
+import secrets
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
@@ -20,9 +23,13 @@ from typing import Any, TextIO
 import orjson
 
 from tidemill.errors import DataDirError
+from tidemill.log import get_logger
 from tidemill.model.ts import Ts
+from tidemill.private import is_open_to_others, make_private, open_private
 
 _FORMAT = 1
+
+log = get_logger("state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,12 @@ class ChangefeedState:
     table_versions: dict[str, int]  # of tables changed since start_ts, by logical id: a restart cannot see when
     sink_state: dict[str, Any] | None
     copied: dict[str, str] | None = None  # while the initial copy goes on: how far it is, by physical id
+    changefeed_id: str = ""  # under which PD and downstreams know it; empty: written before there were ids
+
+
+def new_changefeed_id() -> str:
+    """Random: folders of the same path, in two containers say, are two changefeeds."""
+    return "tidemill-" + secrets.token_hex(8)
 
 
 class DataDir:
@@ -43,11 +56,12 @@ class DataDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.saved: ChangefeedState | None = None  # what is known to be on disk: a crash goes back to this
         self._lock: TextIO | None = None
 
     @property
-    def changefeed(self) -> str:
-        """The changefeed's name, under which PD and downstreams know it: the folder's."""
+    def former_name(self) -> str:
+        """The id of changefeeds whose state has none: it was made of the folder's path."""
         return "tidemill-" + sha256(str(self.path.resolve()).encode()).hexdigest()[:16]
 
     @property
@@ -73,8 +87,8 @@ class DataDir:
     def acquire(self) -> None:
         """Make the folder and lock it for this process. Raises DataDirError where that cannot be."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / "lock").open("w")
+            self._close_to_others()
+            self._lock = open_private(self.path / "lock", "w")
         except OSError as error:
             raise DataDirError(
                 f"cannot use data-dir {self.path}: {error.strerror}. Choose a folder that you may write to."
@@ -91,6 +105,14 @@ class DataDir:
             self._lock.close()
             self._lock = None
 
+    def _close_to_others(self) -> None:
+        if self.path.is_dir() and is_open_to_others(self.path):
+            log.warning("data-dir was open to other users; its rights are now 0700", path=str(self.path))
+        make_private(self.path)
+        for path in (self.path / "changefeed.json", *self.undecodable.glob("*")):
+            if path.is_file():
+                path.chmod(0o600)  # of an earlier version
+
     def load(self) -> ChangefeedState | None:
         """The state of the last run; None if there was none."""
         path = self.path / "changefeed.json"
@@ -103,17 +125,34 @@ class DataDir:
         try:
             if document.pop("format") != _FORMAT:
                 raise ValueError("it was written by another version of tidemill")
-            return _checked(document)
+            self.saved = _checked(document)
+            return self.saved
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataDirError(f"cannot understand {path}: {error}. {_REMEDY}") from error
 
+    def changefeed_id(self) -> str:
+        """The id of a changefeed that begins here. It is durable before anything else is, also downstream: a start that
+        is killed half way has put it into the target, where the next start has to be known again."""
+        path = self.path / "id"
+        try:
+            found = path.read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            found = ""
+        if not found:
+            found = new_changefeed_id()
+            self._write(path, found.encode())
+        return found
+
     def save(self, state: ChangefeedState) -> None:
         """Durable when it returns."""
-        path = self.path / "changefeed.json"
+        self._write(self.path / "changefeed.json", orjson.dumps({"format": _FORMAT, **asdict(state)}))
+        self.saved = state
+
+    def _write(self, path: Path, content: bytes) -> None:
         aside = path.with_suffix(".tmp")
         try:
-            with aside.open("wb") as file:
-                file.write(orjson.dumps({"format": _FORMAT, **asdict(state)}))
+            with open_private(aside, "wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(aside, path)
@@ -121,7 +160,7 @@ class DataDir:
         except OSError as error:
             raise DataDirError(
                 f"cannot save the changefeed's state to {path}: {error.strerror}. "
-                "Nothing is lost: free space or mend the folder, then start again."
+                "Nothing is lost: free space or fix the folder, then start again."
             ) from error
 
 
@@ -135,6 +174,8 @@ def _checked(document: dict[str, Any]) -> ChangefeedState:
         match name:
             case "sink":
                 is_right = isinstance(value, str)
+            case "changefeed_id":
+                is_right = value is None or isinstance(value, str)
             case "table_versions":
                 is_right = isinstance(value, dict) and all(isinstance(ts, int) for ts in value.values())
             case "sink_state" | "copied":

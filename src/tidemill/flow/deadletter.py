@@ -22,6 +22,7 @@ from tidemill.flow.mounter import mount
 from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
+from tidemill.private import make_private, open_private
 
 _NAME = re.compile(r"rows-(\d{20})\.jsonl")
 _NO_ROW = -1
@@ -151,10 +152,10 @@ def quarantine(folder: Path, to_ts: Ts, entries: Iterable[Undecodable]) -> Path 
                 target.unlink()
                 _sync(folder)
             return None
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         _sync(folder.parent)
         temporary = folder / f".{target.name}.{secrets.token_hex(4)}.tmp"
-        with temporary.open("wb") as file:
+        with open_private(temporary, "wb") as file:
             file.writelines(entry.to_json() + b"\n" for entry in in_order)
             file.flush()
             os.fsync(file.fileno())

@@ -7,6 +7,8 @@ expressions are still text here: ``flow/filter`` reads them, and refuses those t
 from dataclasses import dataclass
 from enum import Enum
 
+from tidemill.model.security import PLAIN, Security
+
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
@@ -62,7 +64,7 @@ class ChangefeedConfig:
     ignore_txn_start_ts: frozenset[int] = frozenset()
     case_sensitive: bool = False
     force_replicate: bool = False
-    ignore_ineligible_table: bool = False
+    ignore_ineligible_table: bool = True
     column_selectors: tuple[ColumnSelection, ...] = ()
     dispatchers: tuple[Dispatch, ...] = ()
     enable_sync_point: bool = False
@@ -72,4 +74,5 @@ class ChangefeedConfig:
     verifies_checksums: bool = False
     sink_settings: tuple[SinkSetting, ...] = ()
     memory_quota: int = 256 << 20  # bytes of changes that may wait in memory
+    security: Security = PLAIN  # to PD and TiKV
     disk_quota: int | None = None  # bytes of changes that may wait on disk; None: half of what is free at the start

@@ -101,4 +101,14 @@ class DdlEvent:
     pre_schema: str = ""
     pre_table: str = ""
     pre_table_info: TableInfo | None = None
-    creation: str = ""  # of a table that was brought back or made like another: what makes it, with times in UTC
+    creation: str = ""  # what would make the table as it is afterwards, with times in UTC; "" where nobody knows
+    is_like: bool = False  # CREATE TABLE … LIKE …: what the query means is said by ``creation`` only
+    partition_id: int = 0  # of EXCHANGE PARTITION: the physical id that went from the partition to the plain table
+
+    @property
+    def gives_key(self) -> bool:
+        """Whether a table's rows can be told apart from here on, and could not before: none of them is downstream."""
+        before, after = self.pre_table_info, self.table_info
+        if before is None or after is None or after.is_view or before.is_view or self.type == ActionType.RENAME_TABLE:
+            return False
+        return after.is_eligible and not before.is_eligible

@@ -1,6 +1,7 @@
 """Binds the flow to Spark. The only package that imports pyspark.
 
-session    a Spark session sized for this work, quiet and quick to start
+session    the process's Spark session, quiet and quick to start, shared by its changefeeds
+jvm        its JVM as a process of ours: started so that it can be given up, ended with all that it started
 endpoint   how Spark's own Python processes ask the processor, over loopback
 source     the stream source: its offset is a ts, its partitions are units of work
 job        the streaming query: units → the fused pipeline → receipts → commit

@@ -46,8 +46,14 @@ def recording(home: Path) -> Iterator[None]:
         with suppress(FileNotFoundError):  # a JVM without this feature makes none
             _recorded.replace(archive)
     finally:
-        _recorded.unlink(missing_ok=True)
+        discard()
         _recorded = None
+
+
+def discard() -> None:
+    """Remove what was recorded so far, of an archive that will not be completed."""
+    if _recorded is not None:
+        _recorded.unlink(missing_ok=True)
 
 
 def _archive(home: Path) -> Path | None:

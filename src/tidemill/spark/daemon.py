@@ -1,7 +1,8 @@
 """Spark's Python daemon with the pipeline already imported.
 
 Each Python worker is forked from the daemon. Loading Arrow, Numba and the stages costs a second or more
-of CPU, so it is paid once here rather than in every worker (``spark.python.daemon.module``).
+of CPU, so it is paid once here rather than in every worker (``spark.python.daemon.module``). Workers write the sink's
+files, which are not as private as Spark's own.
 """
 
 import numba  # noqa: F401
@@ -9,6 +10,8 @@ import pyarrow.compute  # noqa: F401
 from pyspark.daemon import manager
 
 import tidemill.flow.pipeline  # noqa: F401
+from tidemill.private import take_umask
 
 if __name__ == "__main__":
+    take_umask()
     manager()

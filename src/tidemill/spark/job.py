@@ -2,6 +2,9 @@
 
     source (groups of units) ─► mapInArrow: the fused pipeline ─► receipts ─► driver ─► Processor.commit
 
+A query belongs to one generation of the processor. With every group goes the end of its batch, which comes back with
+the receipts, so that what is committed is the batch that was written, or nothing.
+
 What is durable is known to the processor's state alone. Spark's own checkpoint lasts as long as the process: a
 query that starts again begins at the changefeed's checkpoint, and what an unfinished batch had left downstream
 is gone by then.
@@ -21,7 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidemill.errors import EngineError, RowUndecodableError, TidemillError
+from tidemill.errors import EngineError, InvariantError, RowUndecodableError, TidemillError
 from tidemill.flow.sink import Receipt
 from tidemill.model.ts import Ts
 from tidemill.spark.endpoint import Address
@@ -30,8 +33,9 @@ from tidemill.spark.source import FORMAT, ChangefeedSource
 _RESULT = pa.schema([pa.field("result", pa.binary())])
 _OFFER_WAIT_SECONDS = 0.5
 
-Commit = Callable[[Sequence[Receipt]], Coroutine[Any, Any, None]]
-Salvage = Callable[[RowUndecodableError], Coroutine[Any, Any, None]]
+Commit = Callable[[int, Ts, Sequence[Receipt]], Coroutine[Any, Any, None]]  # generation, end of the batch
+Salvage = Callable[[int, RowUndecodableError], Coroutine[Any, Any, None]]
+Outcome = tuple[int, list[Receipt] | TidemillError]  # of a group: the end of its batch, and what became of it
 
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b")
 
@@ -50,6 +54,7 @@ class ChangefeedJob:
         self,
         spark: SparkSession,
         address: Address,
+        generation: int,
         start_ts: Ts,
         checkpoint_dir: Path,
         commit: Commit,
@@ -58,6 +63,7 @@ class ChangefeedJob:
     ) -> None:
         self._spark = spark
         self._address = address
+        self._generation = generation
         self._start_ts = start_ts
         self._checkpoint_dir = checkpoint_dir
         self._commit = commit
@@ -75,11 +81,12 @@ class ChangefeedJob:
     def _start(self, available_now: bool) -> StreamingQuery:
         self._spark.dataSource.register(ChangefeedSource)
         options = self._address.options() | {
+            "generation": str(self._generation),
             "start-ts": str(self._start_ts),
             "wait-seconds": str(_OFFER_WAIT_SECONDS),
         }
         groups = self._spark.readStream.format(FORMAT).options(**options).load()
-        results = groups.mapInArrow(run_groups, "result binary")
+        results = groups.mapInArrow(run_batch, "result binary")
         writer = results.writeStream.foreachBatch(self._on_batch)
         writer = writer.option("checkpointLocation", str(self._checkpoint_dir))
         if available_now:
@@ -117,13 +124,19 @@ class ChangefeedJob:
     def _on_batch(self, results: DataFrame, batch_id: int) -> None:
         """Driver, in the thread of Spark's callback: run the batch and make it count."""
         try:
-            outcomes = [pickle.loads(value) for value in results.toArrow()["result"].to_pylist()]
-            failure = worst([outcome for outcome in outcomes if isinstance(outcome, TidemillError)])
+            outcomes: list[Outcome] = [pickle.loads(value) for value in results.toArrow()["result"].to_pylist()]
+            if not outcomes:
+                return  # Spark runs its very first batch even where the offer had nothing
+            ends = {to_ts for to_ts, _ in outcomes}
+            if len(ends) != 1:
+                raise InvariantError(f"Spark's batch {batch_id} has groups that end at {sorted(ends)}. Report it.")
+            failure = worst([result for _, result in outcomes if isinstance(result, TidemillError)])
             if isinstance(failure, RowUndecodableError):
-                self._run(self._salvage(failure))
+                self._run(self._salvage(self._generation, failure))
             if failure is not None:
                 raise failure
-            self._run(self._commit([receipt for receipts in outcomes for receipt in receipts]))
+            receipts = [receipt for _, result in outcomes if isinstance(result, list) for receipt in result]
+            self._run(self._commit(self._generation, Ts(ends.pop()), receipts))
         except TidemillError as error:
             self._failure = error
             raise
@@ -142,11 +155,26 @@ def worst(failures: Sequence[TidemillError]) -> TidemillError | None:
     )
 
 
+def run_batch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Executor: as ``run_groups``, for groups that come with the end of their batch, and so do their results."""
+    for blob in _blobs(batches):
+        to_ts, group = pickle.loads(blob)
+        yield _result((to_ts, _run_group(group)))
+
+
 def run_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Executor: process every group of units; the result is its receipts or the error that stopped it."""
+    for blob in _blobs(batches):
+        yield _result(_run_group(blob))
+
+
+def _blobs(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
     for batch in batches:
-        for blob in batch.column(0).to_pylist():
-            yield pa.record_batch([pa.array([pickle.dumps(_run_group(blob))], pa.binary())], schema=_RESULT)
+        yield from batch.column(0).to_pylist()
+
+
+def _result(outcome: object) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], schema=_RESULT)
 
 
 def _run_group(blob: bytes) -> list[Receipt] | TidemillError:
@@ -160,14 +188,15 @@ def _run_group(blob: bytes) -> list[Receipt] | TidemillError:
 
 def translate(trouble: Exception) -> EngineError:
     """What Spark itself failed with, in our own words."""
+    from tidemill.spark.session import session_log  # here, since Python workers import this module and need none of it
+
     if not isinstance(trouble, PySparkException):
         return EngineError(
             f"Spark does not answer any more ({type(trouble).__name__}): its JVM has ended. Nothing is lost; see that "
             "the machine has memory for it, then start again."
         )
     return EngineError(
-        f"Spark's query failed: {reason_of(str(trouble))}. Nothing is lost; see spark.log in the data-dir's scratch "
-        "folder, then start again."
+        f"Spark's query failed: {reason_of(str(trouble))}. Nothing is lost; see {session_log()}, then start again."
     )
 
 

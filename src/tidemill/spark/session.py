@@ -1,4 +1,7 @@
-"""A Spark session for this work: quiet, small, quick to start.
+"""The Spark session of this process: quiet, small, quick to start, shared by all of its changefeeds.
+
+A process can have one session only. Whoever needs it borrows it; when the last one has given its lease back, the
+session is closed, unless it was there before the first one came: then it is somebody else's.
 
 The JVM only plans and schedules here, rows stay in Python workers; so it gets little memory and only its
 quick compiler, which saves several CPU-seconds of every start.
@@ -6,45 +9,146 @@ quick compiler, which saves several CPU-seconds of every start.
 
 import logging
 import os
+import shutil
 import socket
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from subprocess import TimeoutExpired
+from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tidemill.errors import EngineError, UsageError
+from tidemill.errors import EngineError, StoppedError, UsageError
+from tidemill.scratch import process_folder
+from tidemill.spark import jvm
 from tidemill.spark.classes import java_options
 from tidemill.spark.home import use_lean_home
+from tidemill.spark.jvm import ShouldStop, never
 
 DEFAULT_MASTER = "local[2]"
 _JVM_END_SECONDS = 20.0
 _MASTER_ANSWERS_SECONDS = 5.0
+_LOG_NAME = "spark.log"
+_SCRATCH = "spark"
 
 # The default one forks a process for every file's rights, which doubles the time of an empty micro-batch.
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
-def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "tidemill") -> SparkSession:
+class Lease:
+    """One user's share of the session. ``release`` it in any case."""
+
+    def __init__(self, master: str, log: Path | None, should_stop: ShouldStop) -> None:
+        self._master = master
+        self._log = log
+        self._should_stop = should_stop
+
+    def session(self) -> SparkSession:
+        """The session as it is now: another one, should its JVM have died. ``StoppedError`` once ``should_stop``."""
+        with _lock:
+            return open_session(self._master, log=self._log, should_stop=self._should_stop)
+
+    def release(self, patience_seconds: float = _JVM_END_SECONDS) -> None:
+        """Once is enough. The last one closes the session, and returns when its JVM has ended."""
+        with _lock:
+            if self in _leases:
+                _leases.remove(self)
+                if not _leases and not _is_kept:
+                    close_session(patience_seconds)
+
+
+_lock = threading.RLock()
+_leases: set[Lease] = set()
+_is_kept = False  # whether the session was there before the first lease
+_log: Path | None = None
+
+
+def borrow_session(master: str = DEFAULT_MASTER, *, log: Path | None = None, should_stop: ShouldStop = never) -> Lease:
+    """A share of the process's session, which is started when it is first used. ``log`` takes what its JVM prints."""
+    global _is_kept
+    with _lock:
+        if not _leases:
+            _is_kept = SparkSession._instantiatedSession is not None
+        lease = Lease(master, log, should_stop)
+        _leases.add(lease)
+        return lease
+
+
+def session_log() -> Path | None:
+    """Where the JVM of the session that was opened last prints to."""
+    return _log
+
+
+def open_session(
+    master: str = DEFAULT_MASTER,
+    *,
+    scratch: Path | None = None,
+    log: Path | None = None,
+    name: str = "tidemill",
+    should_stop: ShouldStop = never,
+) -> SparkSession:
     """A session on ``master``: the one that this process has, unless its JVM is dead. ``scratch`` takes Spark's
-    temporary files. Needs a JDK 17 or newer."""
-    if not _is_alive():
-        close_session()
+    temporary files, by default the folder of this process. Needs a JDK 17 or newer.
+
+    ``StoppedError`` once ``should_stop``, and nothing of a JVM that was being started is left then.
+    """
+    with _lock:
+        if not _is_alive():
+            close_session()
+        existing = SparkSession._instantiatedSession
+        if existing is not None:
+            _check_same(existing.sparkContext.master, master)
+            return existing
+        return _start(master, scratch or process_folder() / _SCRATCH, log, name, should_stop)
+
+
+def _start(master: str, scratch: Path, log: Path | None, name: str, should_stop: ShouldStop) -> SparkSession:
+    global _log
     _check_reachable(master)
+    scratch.mkdir(parents=True, exist_ok=True)
+    _log = log or scratch / _LOG_NAME
+    _hush()
+    settings = _settings(master, scratch, name)
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        if SparkContext._gateway is None:
+            SparkContext._ensure_initialized(gateway=jvm.start(settings, _log, should_stop))
+        process = getattr(SparkContext._gateway, "proc", None)
+        session = jvm.interruptible(builder.getOrCreate, process, should_stop)
+        session.sparkContext._accumulatorServer.handle_error = _say_nothing
+        return session
+    except StoppedError:
+        close_session(0.0)
+        raise
+    except Exception as error:
+        if not jvm.has_java():
+            raise UsageError(
+                "cannot start Spark: no Java found. Install a JDK 17 or newer (Debian: openjdk-17-jre-headless) "
+                "and have java on the PATH, or set JAVA_HOME."
+            ) from error
+        raise EngineError(
+            f"cannot start Spark on master {master!r}: {_reason(error)} Check --spark-master, and what the logs of "
+            "the master and the workers say."
+        ) from error
+
+
+def _settings(master: str, scratch: Path, name: str) -> dict[str, str]:
     # Workers must run this interpreter: by default they take whatever python3 is on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     home = use_lean_home(master)
-    scratch.mkdir(parents=True, exist_ok=True)
-    _hush()
     log_settings = files("tidemill.spark") / "log4j2.properties"
     java = f"-Dlog4j2.configurationFile=file:{log_settings} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
-    settings = {
+    return {
+        "spark.master": master,
+        "spark.app.name": name,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
@@ -60,6 +164,7 @@ def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "ti
         "spark.python.daemon.module": "tidemill.spark.daemon",
         "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
         "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
+        "spark.hadoop.fs.permissions.umask-mode": "077",  # of offsets and commits, whose rights Hadoop sets by itself
         "spark.sql.streaming.pollingDelay": "5ms",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.minBatchesToRetain": "4",
@@ -68,51 +173,39 @@ def open_session(master: str = DEFAULT_MASTER, *, scratch: Path, name: str = "ti
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
         "spark.task.maxFailures": "1",
     }
-    builder = SparkSession.builder.master(master).appName(name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    try:
-        with _stderr_into(scratch / "spark.log"):
-            session = builder.getOrCreate()
-            session.sparkContext._accumulatorServer.handle_error = _say_nothing
-            return session
-    except Exception as error:
-        if not _has_java():
-            raise UsageError(
-                "cannot start Spark: no Java found. Install a JDK 17 or newer (Debian: openjdk-17-jre-headless) "
-                "and have java on the PATH, or set JAVA_HOME."
-            ) from error
-        raise EngineError(
-            f"cannot start Spark on master {master!r}: {_reason(error)} Check --spark-master, and what the logs of "
-            "the master and the workers say."
-        ) from error
 
 
 def close_session(patience_seconds: float = _JVM_END_SECONDS) -> None:
     """Stop the session and its JVM, if there are any; returns when the JVM has ended. For a process about to end,
     which must not leave a JVM behind that still writes to the folders it was given, or for one whose JVM is dead."""
-    from pyspark import SparkContext
-
     gateway, session = SparkContext._gateway, SparkSession._instantiatedSession
-    with suppress(Py4JError, OSError), warnings.catch_warnings():  # the JVM may be gone already
-        warnings.simplefilter("ignore", RuntimeWarning)
-        if session is not None:
-            session.stop()
+    process = getattr(gateway, "proc", None)
+    if gateway is not None and (process is None or process.poll() is None):
+        _stop(session, gateway, process, patience_seconds)
     # The next session, if any, is to start a JVM of its own.
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
-    if gateway is None:
-        return
-    with suppress(Py4JError, OSError):
-        gateway.shutdown()
-    jvm = getattr(gateway, "proc", None)
-    if jvm is not None:
-        jvm.stdin.close()  # what the JVM takes as the sign to end
-        try:
-            jvm.wait(patience_seconds)
-        except TimeoutExpired:
-            jvm.kill()
-            jvm.wait()
+    if process is not None:
+        jvm.end(process, 0.0)
+    shutil.rmtree(process_folder() / _SCRATCH, ignore_errors=True)
+
+
+def _stop(session: SparkSession | None, gateway: Any, process: jvm.Process | None, patience_seconds: float) -> None:
+    """Ask the JVM to end, in a thread of its own: it may not answer."""
+
+    def ask() -> None:
+        with suppress(Py4JError, OSError), warnings.catch_warnings():  # the JVM may go meanwhile
+            warnings.simplefilter("ignore", RuntimeWarning)
+            if session is not None:
+                session.stop()
+        with suppress(Py4JError, OSError):
+            gateway.shutdown()
+        if process is not None:
+            jvm.end(process, patience_seconds)
+
+    asking = threading.Thread(target=ask, name="spark-stop", daemon=True)
+    asking.start()
+    asking.join(patience_seconds)
 
 
 def _is_alive() -> bool:
@@ -122,20 +215,6 @@ def _is_alive() -> bool:
         return session is None or not session.sparkContext._jsc.sc().isStopped()
     except (Py4JError, OSError):
         return False
-
-
-@contextmanager
-def _stderr_into(path: Path) -> Iterator[None]:
-    """The JVM inherits our stderr and greets on it. Give it a file instead; ours comes back at once."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with path.open("ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _hush() -> None:
@@ -150,6 +229,15 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 def _say_nothing(request: object, client_address: object) -> None:
     """In place of a traceback when the JVM's end is noticed by Spark's server for accumulators, which we do not use."""
+
+
+def _check_same(running: str, wanted: str) -> None:
+    """How many threads a local one has matters to nobody; where the work is done does."""
+    if running != wanted and not (running.startswith("local") and wanted.startswith("local")):
+        raise UsageError(
+            f"cannot use Spark on master {wanted!r}: this process has a session on {running!r}, and it can have only "
+            "one. Use the same master for all changefeeds of a process, or another process."
+        )
 
 
 def _check_reachable(master: str) -> None:
@@ -174,9 +262,3 @@ def _reason(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     found = lines[1] if len(lines) > 1 and lines[0].startswith("An error occurred while calling") else lines[0]
     return found.removeprefix(": ").rpartition("Exception: ")[2].strip().removesuffix(".") + "."
-
-
-def _has_java() -> bool:
-    home = os.environ.get("JAVA_HOME")
-    places = [home + "/bin"] if home else os.environ.get("PATH", "").split(os.pathsep)
-    return any(os.access(os.path.join(place, "java"), os.X_OK) for place in places)

@@ -22,7 +22,7 @@ _GROUP_SCHEMA = pa.schema([pa.field("units", pa.binary())])
 
 
 class Group(InputPartition):
-    """The work of one task: a pickled (pipeline, units) pair."""
+    """The work of one task, pickled: the end of its batch, and a group for ``run_groups``."""
 
     def __init__(self, blob: bytes) -> None:
         self.blob = blob
@@ -31,7 +31,8 @@ class Group(InputPartition):
 class ChangefeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Runs on the driver (offsets, partitions) and on executors (read)."""
 
-    def __init__(self, address: Address, start_ts: int, wait_seconds: float) -> None:
+    def __init__(self, address: Address, generation: int, start_ts: int, wait_seconds: float) -> None:
+        self._generation = generation
         self._start_ts = start_ts
         self._wait_seconds = wait_seconds
         self._address = address
@@ -65,7 +66,7 @@ class ChangefeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _ask(self) -> EndpointClient:
         if self._client is None:
-            self._client = EndpointClient(self._address)
+            self._client = EndpointClient(self._address, self._generation)
         return self._client
 
 
@@ -80,6 +81,7 @@ class ChangefeedSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return ChangefeedReader(
             Address.of({name: self.options[name] for name in ("host", "port", "token")}),
+            int(self.options["generation"]),
             int(self.options["start-ts"]),
             float(self.options["wait-seconds"]),
         )

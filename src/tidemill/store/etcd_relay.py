@@ -37,7 +37,7 @@ log = get_logger("store.etcd")
 
 
 class EtcdRelay(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio carries no types
-    """Add it to PD's server. ``address`` is PD's, set once it is known."""
+    """Add it to PD's server. ``url`` is PD's, set once it is known."""
 
     def __init__(self, etcd: Etcd) -> None:
         self._etcd = etcd
@@ -45,7 +45,7 @@ class EtcdRelay(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio carries
         self._lock = threading.Lock()
         # More threads than streams may be open, so that the one too many can be told.
         self._threads = ThreadPoolExecutor(MAX_STREAMS + 16, thread_name_prefix="etcd-stream")
-        self.address = ""
+        self.url = ""
 
     def service(self, handler_call_details: Any) -> Any:
         """The handler of a method, or None if it is none of etcd's."""
@@ -101,8 +101,8 @@ class EtcdRelay(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio carries
         members = etcdserverpb_pb2.MemberListResponse.FromString(response)
         for member in members.members:
             member.name = member.name or MEMBER_NAME
-            member.clientURLs[:] = [f"http://{self.address}"]
-            member.peerURLs[:] = [f"http://{self.address}"]
+            member.clientURLs[:] = [self.url]
+            member.peerURLs[:] = [self.url]
         return members.SerializeToString()
 
 

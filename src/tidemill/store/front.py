@@ -11,6 +11,7 @@ their own, one request of a connection at a time.
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -41,8 +42,10 @@ log = get_logger("store.front")
 class Front:
     """Has a port of 127.0.0.1 from ``listen`` to ``stop``. All methods may be called from any thread."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """With ``tls`` it ends here: what is spliced goes on in plain text, within the machine."""
         self._port = port
+        self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="pd-front", daemon=True)
         self._stopping = asyncio.Event()
@@ -120,7 +123,9 @@ class Front:
         shared = self._shared
         assert shared is not None
         assert self._listener is not None
-        server = await self._loop.create_server(lambda: _Client(shared), sock=self._listener, backlog=_BACKLOG)
+        server = await self._loop.create_server(
+            lambda: _Client(shared), sock=self._listener, backlog=_BACKLOG, ssl=self._tls
+        )
         try:
             await self._stopping.wait()
         finally:
@@ -232,7 +237,10 @@ class _Client(_Splice):
             self._decide()
 
     def eof_received(self) -> bool:
-        return self.other is not None and super().eof_received()  # in HTTP nothing is read while one is answered
+        if self.other is None:
+            return False  # in HTTP nothing is read while one is answered
+        is_open = super().eof_received()
+        return is_open and self.transport.get_extra_info("sslcontext") is None  # TLS has no half-closed connections
 
     def _decide(self) -> None:
         if self._first.startswith(_PREFACE):
@@ -309,7 +317,8 @@ class _Client(_Splice):
         """
         self._is_deaf = True
         self.transport.write(_error(bad.status, bad.reason).encode(keep_alive=False))
-        self.transport.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
         self._shared.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
     def _respond(self, response: HttpResponse, *, keep_alive: bool, head_only: bool = False) -> None:

@@ -26,7 +26,7 @@ class HttpPaths:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._label_rules: dict[str, Any] = {}
-        self.address = ""
+        self.url = ""
         self.routes: dict[tuple[str, str], Answer] = {
             ("GET", f"{API}/version"): lambda _: _json({"version": f"v{VERSION}"}),
             ("GET", f"{API}/health"): self._health,
@@ -61,14 +61,14 @@ class HttpPaths:
     # Who is there
 
     def _health(self, request: HttpRequest) -> HttpResponse:
-        return _json([{"name": MEMBER_NAME, "member_id": MEMBER_ID, "client_urls": [self._url], "health": True}])
+        return _json([{"name": MEMBER_NAME, "member_id": MEMBER_ID, "client_urls": [self.url], "health": True}])
 
     def _members(self, request: HttpRequest) -> HttpResponse:
         member = {
             "name": MEMBER_NAME,
             "member_id": MEMBER_ID,
-            "peer_urls": [self._url],
-            "client_urls": [self._url],
+            "peer_urls": [self.url],
+            "client_urls": [self.url],
             "binary_version": f"v{VERSION}",
         }
         header = {"cluster_id": self._cluster.cluster_id}
@@ -150,10 +150,6 @@ class HttpPaths:
             return _refuse(HTTPStatus.BAD_REQUEST, f"more than {_MAX_LABEL_RULES} label rules are not kept")
         self._label_rules = kept
         return _json("Update region label rules successfully.")
-
-    @property
-    def _url(self) -> str:
-        return f"http://{self.address}"
 
 
 def _store(store: StoreState, leader_count: int) -> dict[str, Any]:

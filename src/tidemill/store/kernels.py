@@ -24,6 +24,12 @@ _PUT, _DELETE, _LOCK, _ROLLBACK = 80, 68, 76, 82  # 'P', 'D', 'L', 'R'
 
 
 @njit(cache=True, nogil=True)
+def is_memcomparable(data, k0, k1):
+    """Whether a key has the length and the end of one: groups of nine bytes, the last of them filled up."""
+    return k1 - k0 >= 9 and (k1 - k0) % 9 == 0 and 247 <= data[k1 - 1] < 255
+
+
+@njit(cache=True, nogil=True)
 def parse(data, po, same, kind, commit, start, source, val_at, val_len):
     """Fill one entry per pair; return the index of the first unreadable one, or -1.
 
@@ -33,7 +39,7 @@ def parse(data, po, same, kind, commit, start, source, val_at, val_len):
     n = len(po) // 2
     for i in range(n):
         k0, k1 = po[2 * i], po[2 * i + 1] - 8
-        if k1 - k0 < 9:
+        if not is_memcomparable(data, k0, k1):
             return i
         ts = np.uint64(0)
         for j in range(8):

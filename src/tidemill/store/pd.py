@@ -10,6 +10,7 @@ Front ─┬─ HTTP/1.1 ──► HttpPaths
 from pathlib import Path
 
 from tidemill._pb import keyspacepb_pb2, pdpb_pb2
+from tidemill.model.security import PLAIN, Security
 from tidemill.store.cluster import Cluster
 from tidemill.store.etcd import Etcd
 from tidemill.store.etcd_relay import EtcdRelay
@@ -20,13 +21,15 @@ from tidemill.store.http_paths import HttpPaths
 from tidemill.store.keyspace_service import KeyspaceService
 from tidemill.store.pd_service import PdService
 from tidemill.store.rpc import Server
+from tidemill.store.tls import server_context
 
 
 class Pd:
     """Serving from ``start`` to ``stop``."""
 
-    def __init__(self, cluster: Cluster, folder: Path, *, is_temporary: bool) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, *, is_temporary: bool, security: Security = PLAIN) -> None:
         """Its etcd keeps its data below ``folder``, without waiting for the disk if that is temporary."""
+        self._security = security
         self.paths = HttpPaths(cluster)
         self.etcd = Etcd(folder, cluster.clock, is_temporary=is_temporary)
         self._service = PdService(cluster)
@@ -40,10 +43,11 @@ class Pd:
 
     def start(self, port: int) -> str:
         """Listen on ``port``, or with 0 on a free one; return the address."""
-        self._front = front = Front(port)  # kept first: it is to be stopped even if the port is taken
+        tls = server_context(self._security) if self._security.is_tls else None
+        self._front = front = Front(port, tls)  # kept first: it is to be stopped even if the port is taken
         address = front.listen()
         for part in (self.paths, self._service, self._relay):
-            part.address = address
+            part.url = f"{'https' if tls else 'http'}://{address}"
         front.serve(self._server.start(0), self.paths)
         return address
 

@@ -25,13 +25,13 @@ _EXTERNAL_TS = b"external_ts"
 class PdService:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.address = ""  # set once the server listens
+        self.url = ""  # set once the server listens
 
     # Who is there
 
     def GetMembers(self, request: pdpb_pb2.GetMembersRequest, context: Context) -> pdpb_pb2.GetMembersResponse:
         # No check of the cluster id: this is where clients learn it.
-        url = f"http://{self.address}"
+        url = self.url
         member = pdpb_pb2.Member(
             name=MEMBER_NAME, member_id=MEMBER_ID, peer_urls=[url], client_urls=[url], binary_version=f"v{VERSION}"
         )

@@ -9,7 +9,7 @@ A *block* is a run of pairs of the ``raw`` family in key order, all in one buffe
 import numpy as np
 from numba import njit
 
-from tidemill.store.kernels import _field_size, _put_key, _put_varint, _varint_size
+from tidemill.store.kernels import _field_size, _put_key, _put_varint, _varint_size, is_memcomparable
 
 _HAS_EXPIRY, _IS_DELETE = 1, 2
 
@@ -37,7 +37,7 @@ def parse(data, po, same, ts, flags, expire, val_len):
     for i in range(len(po) // 2):
         k0, k1 = po[2 * i], po[2 * i + 1] - 8
         size = po[2 * i + 2] - po[2 * i + 1]
-        if k1 - k0 < 9 or (k1 - k0) % 9 != 0 or size < 1:
+        if not is_memcomparable(data, k0, k1) or size < 1:
             return i
         inverted = np.uint64(0)
         for j in range(8):

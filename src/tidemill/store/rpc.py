@@ -44,9 +44,10 @@ class Context(Protocol):
 
 
 class Server:
-    """A gRPC server on 127.0.0.1 with its own threads."""
+    """A gRPC server on 127.0.0.1 with its own threads. With ``credentials`` it speaks TLS."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, credentials: grpc.ServerCredentials | None = None) -> None:
+        self._credentials = credentials
         self._pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix=name)
         self._server = grpc.server(self._pool, options=_OPTIONS)
         self.address = ""
@@ -91,7 +92,7 @@ class Server:
         until = SYSTEM_CLOCK.monotonic() + patience_seconds
         while True:
             try:
-                bound = self._server.add_insecure_port(f"127.0.0.1:{port}")
+                bound = self._bind(f"127.0.0.1:{port}")
                 break
             except RuntimeError as error:
                 if SYSTEM_CLOCK.monotonic() < until:
@@ -104,6 +105,11 @@ class Server:
         self._server.start()
         self.address = f"127.0.0.1:{bound}"
         return self.address
+
+    def _bind(self, address: str) -> int:
+        if self._credentials is None:
+            return int(self._server.add_insecure_port(address))
+        return int(self._server.add_secure_port(address, self._credentials))
 
     def stop(self, grace_seconds: float = 0) -> None:
         """Refuse new calls, end those in progress after a grace, wait for their threads."""

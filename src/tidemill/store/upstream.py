@@ -22,6 +22,7 @@ from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.errors import CorruptDataError, DataDirError, UsageError
 from tidemill.log import get_logger
 from tidemill.model.change import Op
+from tidemill.model.security import PLAIN, Security
 from tidemill.model.ts import MAX_TS, Ts
 from tidemill.store import load as loading
 from tidemill.store.batch_service import BatchService
@@ -45,6 +46,7 @@ from tidemill.store.rpc import Server
 from tidemill.store.sql.catalog import LEASE_SECONDS
 from tidemill.store.sql.nodes import SqlNodes, check_options
 from tidemill.store.stores import ELECTION_SECONDS, Stores
+from tidemill.store.tls import check_server, server_credentials
 from tidemill.store.transactions import Mutation
 from tidemill.store.txn_service import TxnService
 
@@ -66,9 +68,11 @@ class EmbeddedUpstream:
         api_version: int = 1,
         gc_interval_seconds: float = INTERVAL_SECONDS,
         clock_refresh_seconds: float = 0.5,
+        security: Security = PLAIN,
     ) -> None:
         self.folder = folder
         self._is_temporary = is_temporary
+        self._credentials = server_credentials(security) if security.is_tls else None
         self._interval_seconds = resolved_interval_seconds
         self._pd_port = pd_port
         self._engine = Engine(folder)
@@ -86,7 +90,7 @@ class EmbeddedUpstream:
         try:
             self.cluster = Cluster(self._engine, clock, stores, api_version)
             self._stores = Stores(self.cluster, self._later, self._make_store)
-            self._pd = Pd(self.cluster, folder, is_temporary=is_temporary)
+            self._pd = Pd(self.cluster, folder, is_temporary=is_temporary, security=security)
             self._sweeper = Sweeper(self.cluster.garbage, gc_interval_seconds)
         except BaseException as error:
             self._engine.close()
@@ -116,6 +120,7 @@ class EmbeddedUpstream:
         sql_port: int | None = None,
         sql_nodes: int = 1,
         sql_lease_seconds: float = LEASE_SECONDS,
+        security: Security = PLAIN,
     ) -> "EmbeddedUpstream":
         """Start a cluster in ``data_dir``, or in a temporary folder that goes when it stops.
 
@@ -125,8 +130,10 @@ class EmbeddedUpstream:
         Incremental scans together read no more than ``scan_bytes_per_second``. ``chaos`` is a seed: the
         cluster then changes by itself all the time. With ``sql_port`` there are ``sql_nodes`` for MySQL clients, at
         that port and those above it, or with 0 at free ones; a node that cannot renew its schema serves on for no
-        more than ``sql_lease_seconds``.
+        more than ``sql_lease_seconds``. With ``security`` PD and the stores speak TLS, and clients have to prove who
+        they are.
         """
+        check_server(security)
         if not 1 <= stores <= 64:
             raise UsageError(f"cannot start {stores} stores: choose 1 to 64")
         if api_version not in (1, 2):
@@ -166,6 +173,7 @@ class EmbeddedUpstream:
                 api_version=api_version,
                 gc_interval_seconds=gc_interval_seconds,
                 clock_refresh_seconds=clock_refresh_seconds,
+                security=security,
             )
             upstream.cluster.scan_throttle.bytes_per_second = scan_bytes_per_second
             if history is not None:
@@ -396,7 +404,7 @@ class EmbeddedUpstream:
         self._sql.start()
 
     def _make_store(self, store_id: int) -> Server:
-        server = Server(f"store-{store_id}")
+        server = Server(f"store-{store_id}", self._credentials)
         server.add_handler(HEALTH)
         kv, cdc = KvService(self.cluster, store_id), CdcService(self.cluster, store_id)
         raw, txn = RawService(self.cluster, store_id), TxnService(self.cluster, store_id)

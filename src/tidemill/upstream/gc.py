@@ -5,10 +5,16 @@ ones take a service safepoint and tell in their answer whether they took it. Bot
 PD that knows both, under the same name, so it does not matter which of them is used when.
 """
 
-from tidemill.errors import IncompatibleUpstreamError, StartTsCollectedError
+from collections.abc import Callable
+
+from tidemill.clock import SYSTEM_CLOCK
+from tidemill.errors import IncompatibleUpstreamError, StartTsCollectedError, UpstreamError
 from tidemill.log import get_logger
 from tidemill.model.ts import Ts, show
 from tidemill.upstream.pd import PdClient
+
+_LONGEST_PERIOD_SECONDS = 60.0
+_RENEWALS_PER_TTL = 6
 
 log = get_logger("gc")
 
@@ -31,7 +37,7 @@ class GcHold:
     ) -> None:
         self._pd = pd
         self._service_id = service_id
-        self._ttl_seconds = ttl_seconds
+        self.ttl_seconds = ttl_seconds
         self._purpose = purpose
         self._advice = advice
         self._takes_barriers: bool | None = None  # None: PD has not been asked yet
@@ -51,6 +57,18 @@ class GcHold:
             )
         self._is_held = True
 
+    async def keep(self, needed: Callable[[], Ts]) -> None:
+        """Renew it, at what ``needed`` says then, until cancelled. A PD that is away is asked again.
+
+        ``StartTsCollectedError`` if the upstream has collected what was held: the hold had been lost.
+        """
+        while True:
+            await SYSTEM_CLOCK.sleep(min(_LONGEST_PERIOD_SECONDS, self.ttl_seconds / _RENEWALS_PER_TTL))
+            try:
+                await self.hold(needed())
+            except UpstreamError as error:
+                log.warning("cannot renew the hold on GC; trying again", service=self._service_id, reason=str(error))
+
     async def release(self) -> None:
         """Let go, if anything is held."""
         if not self._is_held:
@@ -69,12 +87,12 @@ class GcHold:
             except IncompatibleUpstreamError:  # whatever else is wrong, the older call meets it as well
                 log.info("PD knows no GC barriers; a service safepoint is used", service=self._service_id)
                 self._takes_barriers = False
-        return await self._pd.update_service_gc_safe_point(self._service_id, self._ttl_seconds, wanted)
+        return await self._pd.update_service_gc_safe_point(self._service_id, self.ttl_seconds, wanted)
 
     async def _ask_for_barrier(self, wanted: Ts) -> Ts:
         if self._takes_barriers is None:
             await self._pd.get_gc_state()
             self._takes_barriers = True
-        if await self._pd.set_gc_barrier(self._service_id, self._ttl_seconds, wanted):
+        if await self._pd.set_gc_barrier(self._service_id, self.ttl_seconds, wanted):
             return wanted
         return (await self._pd.get_gc_state()).txn_safepoint

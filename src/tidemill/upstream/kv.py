@@ -17,12 +17,20 @@ import grpc
 
 from tidemill._pb import errorpb_pb2, kvrpcpb_pb2
 from tidemill.clock import SYSTEM_CLOCK, Clock
-from tidemill.errors import IncompatibleUpstreamError, ProtocolViolationError, RegionUnavailableError, UpstreamError
+from tidemill.errors import (
+    IncompatibleUpstreamError,
+    ProtocolViolationError,
+    RegionUnavailableError,
+    UntrustedUpstreamError,
+    UpstreamError,
+)
+from tidemill.model.security import Security
 from tidemill.model.span import Span
 from tidemill.upstream.channel import open_channel
 from tidemill.upstream.keyspace import TXN_V1, Keyspace, earlier
 from tidemill.upstream.regions import Reaction, RegionCache, Retry
 from tidemill.upstream.tasks import raise_first
+from tidemill.upstream.tls import examine
 from tidemill.upstream.topology import Region, Store
 
 CALL_SECONDS = 20.0
@@ -138,6 +146,7 @@ class KvClient:
                 if error.code() in _HOPELESS:
                     verdict = _HOPELESS[error.code()].format(method=method)
                     raise IncompatibleUpstreamError(f"the store of region {region.id} {verdict} ({why}).") from error
+                await self._raise_if_untrusted(region, error)
                 sent.is_unanswered |= _NEVER_SENT not in (error.details() or "")
                 self._store_is_silent(region)
             except ProtocolViolationError:
@@ -302,11 +311,28 @@ class KvClient:
             await old.close()
         return channel
 
+    async def _raise_if_untrusted(self, region: Region, error: grpc.aio.AioRpcError) -> None:
+        security = self._regions.pd.security
+        if security.is_tls and error.code() is grpc.StatusCode.UNAVAILABLE and region.leader is not None:
+            await check_trust(await self._regions.store(region.leader.store_id), security, error)
+
     def _store_is_silent(self, region: Region) -> None:
-        """Another peer may lead by now and PD not know it yet; a store may also have moved to another address."""
+        """Another peer may lead by now and PD not know it yet; a store may also have moved to another address, or
+        have another certificate, which an open channel does not notice."""
         if region.leader is not None:
             self._regions.forget_store(region.leader.store_id)
+            if self._regions.pd.security.is_tls and region.leader.store_id in self._channels:
+                self._retired.append((self._clock.monotonic(), self._channels.pop(region.leader.store_id)[1]))
         self._regions.rotate_leader(region)
+
+
+async def check_trust(store: Store, security: Security, error: grpc.aio.AioRpcError) -> None:
+    """``UntrustedUpstreamError`` if TLS is why the store could not be reached: trying again would not help."""
+    trouble = await examine(store.address, security) if security.is_tls else ""
+    if trouble:
+        raise UntrustedUpstreamError(
+            f"cannot ask TiKV store {store.id} over TLS: it, at {store.address}, {trouble}."
+        ) from error
 
 
 def decoder(message: Any) -> Callable[[bytes], Any]:

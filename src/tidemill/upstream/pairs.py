@@ -47,15 +47,29 @@ def locked_by(error: kvrpcpb_pb2.KeyError) -> kvrpcpb_pb2.LockInfo:
 
 
 def read_scan(body: bytes) -> ScanAnswer:
+    """Read an answer; bytes that are none raise ``ProtocolViolationError``.
+
+    A gRPC message ends at 2 GiB, and so do Arrow's offsets: an answer always fits into one batch.
+    """
     buffer = np.frombuffer(body, dtype=np.uint8)
-    places = np.zeros((max(_count_pairs(buffer), 0), 4), dtype=np.int64)
-    if _find_pairs(buffer, places) < 0:
-        try:
-            return ScanAnswer(kvrpcpb_pb2.ScanResponse.FromString(body), _EMPTY)
-        except Exception as broken:  # the protobuf library's DecodeError, under either of its backends
-            raise ProtocolViolationError(f"TiKV answered KvScan with bytes that are no answer: {broken}") from broken
+    count = int(_count_pairs(buffer))
+    places = np.zeros((max(count, 0), 4), dtype=np.int64)
+    if count < 0 or _find_pairs(buffer, places) != count:
+        return _read_closely(body)
     columns = [_column(buffer, places, 0), _column(buffer, places, 2)]
     return ScanAnswer(None, pa.RecordBatch.from_arrays(columns, schema=PAIR_SCHEMA))
+
+
+def _read_closely(body: bytes) -> ScanAnswer:
+    """An answer with errors in it, or one that only the protobuf library can read, if any can."""
+    try:
+        answer = kvrpcpb_pb2.ScanResponse.FromString(body)
+    except Exception as broken:  # the protobuf library's DecodeError, under either of its backends
+        raise ProtocolViolationError(f"TiKV answered KvScan with bytes that are no answer: {broken}") from broken
+    if answer.HasField("region_error") or answer.HasField("error") or any(p.HasField("error") for p in answer.pairs):
+        return ScanAnswer(answer, _EMPTY)
+    columns = [pa.array(values, pa.binary()) for values in zip(*((p.key, p.value) for p in answer.pairs), strict=True)]
+    return ScanAnswer(None, pa.RecordBatch.from_arrays(columns, schema=PAIR_SCHEMA) if columns else _EMPTY)
 
 
 _EMPTY = pa.RecordBatch.from_arrays([pa.array([], pa.binary()), pa.array([], pa.binary())], schema=PAIR_SCHEMA)
@@ -83,13 +97,18 @@ def _count_pairs(buf: Any) -> Any:
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _find_pairs(buf: Any, places: Any) -> Any:
-    """Write down where keys and values lie; -1 if there is an error or anything else that wants a closer look."""
+    """Write down where keys and values lie, and return how many there are.
+
+    -1 if there is an error, more pairs than ``places`` has room for, or anything else that wants a closer look.
+    """
     at, end, count = np.int64(0), np.int64(len(buf)), 0
     while at < end:
         tag, _, inner, stop = field(buf, at, end)
         if stop < 0 or tag == 10 or tag == 26:  # region_error, error
             return -1
         if tag == 18:
+            if count == len(places):
+                return -1
             while inner < stop:
                 kind, _, start, after = field(buf, inner, stop)
                 if after < 0 or kind == 10:  # KvPair.error

@@ -16,11 +16,20 @@ import grpc
 
 from tidemill._pb import pdpb_pb2, pdpb_pb2_grpc
 from tidemill.clock import SYSTEM_CLOCK, Clock
-from tidemill.errors import IncompatibleUpstreamError, UpstreamError, UpstreamUnavailableError, UsageError
+from tidemill.errors import (
+    IncompatibleUpstreamError,
+    UntrustedUpstreamError,
+    UpstreamError,
+    UpstreamUnavailableError,
+    UsageError,
+)
 from tidemill.log import get_logger
+from tidemill.model.address import read_address
+from tidemill.model.security import PLAIN, Security
 from tidemill.model.span import Span, end_to_wire
 from tidemill.model.ts import LOGICAL_BITS, Ts
-from tidemill.upstream.channel import PLAIN, Security, open_channel
+from tidemill.upstream.channel import open_channel
+from tidemill.upstream.tls import examine_all
 from tidemill.upstream.topology import Region, Store, region_from, store_from
 
 CALL_SECONDS = 3.0  # one attempt of one call
@@ -43,17 +52,30 @@ log = get_logger("pd")
 Answer = TypeVar("Answer")
 
 
-def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
-    """``host:port`` of each address of a comma list, with or without a scheme."""
+def parse_addresses(addresses: str | Sequence[str], security: Security = PLAIN) -> tuple[str, ...]:
+    """``host:port`` of each address of a comma list. One may begin with http:// or https://, which has to go with
+    ``security``."""
     listed = addresses.split(",") if isinstance(addresses, str) else list(addresses)
-    found = tuple(_bare(a) for a in listed if a.strip())
-    for address in found:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
-            raise UsageError(f"PD address {address!r} is not of the form host:port, for example 127.0.0.1:2379")
-    if not found:
+    given = [address.strip() for address in listed if address.strip()]
+    if not given:
         raise UsageError("no PD address given; PD listens on port 2379 by default, for example 127.0.0.1:2379")
-    return found
+    for address in given:
+        try:
+            read_address(_bare(address))
+        except ValueError as error:
+            raise UsageError(f"PD address {address!r} {error}, for example 127.0.0.1:2379") from None
+        if address.startswith("https://") and not security.is_tls:
+            raise UsageError(
+                f"PD address {address!r} asks for TLS, which needs the certificate of the cluster's authority: give "
+                "--ca, and --cert and --key where the cluster wants a client certificate (the options ca, cert and key "
+                "in Spark)."
+            )
+        if address.startswith("http://") and security.is_tls:
+            raise UsageError(
+                f"PD address {address!r} is without TLS, but a certificate authority is given. Write https://, or "
+                "leave --ca, --cert and --key out."
+            )
+    return tuple(map(_bare, given))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +98,7 @@ class PdClient:
         clock: Clock = SYSTEM_CLOCK,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
-        self._given = parse_addresses(addresses)
+        self._given = parse_addresses(addresses, security)
         self._addresses = list(self._given)
         self._security = security
         self._clock = clock
@@ -238,7 +260,9 @@ class PdClient:
             except (grpc.aio.AioRpcError, _TryAgainError, TimeoutError) as error:
                 self._raise_if_hopeless(what, error)
                 self._drop_leader()
-                if self._clock.monotonic() + pause >= give_up:
+                is_last = self._clock.monotonic() + pause >= give_up
+                await self._raise_if_untrusted(what, error, is_last)
+                if is_last:
                     raise self._unreachable(what, error) from error
             await self._clock.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -252,10 +276,23 @@ class PdClient:
                 "Check the PD address and that the cluster is of a supported version."
             ) from error
 
+    async def _raise_if_untrusted(self, what: str, error: Exception, is_last: bool) -> None:
+        """Where TLS is the reason, waiting does not help, unless another member may do."""
+        is_unconnected = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAVAILABLE
+        if not is_unconnected or (not self._security.is_tls and self._cluster_id):
+            return
+        found = await examine_all(self._addresses, self._security)
+        troubles = {address: trouble for address, trouble in found.items() if trouble}
+        if not self._security.is_tls:
+            troubles = {a: f"{t}: give --ca, --cert and --key (options in Spark)" for a, t in troubles.items()}
+        if troubles and (is_last or "" not in found.values()):
+            said = "; ".join(f"PD at {address} {trouble}" for address, trouble in troubles.items())
+            raise UntrustedUpstreamError(f"cannot {_doing(what)} over TLS: {said}.") from error
+
     def _unreachable(self, what: str, error: Exception) -> UpstreamUnavailableError:
         detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error) or "no answer in time"
         return UpstreamUnavailableError(
-            f"cannot {what if ' ' in what or what == 'connect' else 'call ' + what}: no PD leader answers at "
+            f"cannot {_doing(what)}: no PD leader answers at "
             f"{', '.join(self._given)} (last: {detail}). "
             "Check the address, that PD is running and that this machine may reach it."
         )
@@ -307,7 +344,8 @@ class PdClient:
         learnt = [_bare(url) for member in members.members for url in member.client_urls]
         self._addresses = list(dict.fromkeys([*self._given, *learnt]))
         leader = next((url for url in urls if url in self._given), urls[0])
-        if leader != self._leader or self._channel is None:
+        # Over TLS anew: the channel keeps the certificates that it was opened with, and they may have been renewed.
+        if leader != self._leader or self._channel is None or self._security.is_tls:
             log.info("following PD leader", leader=leader, cluster_id=cluster_id)
             await self._retire_channel()
             self._leader = leader
@@ -367,6 +405,10 @@ def _refusal(method: str, error: pdpb_pb2.Error) -> Exception:
     if error.type == pdpb_pb2.NOT_BOOTSTRAPPED:
         return _TryAgainError("the cluster is not bootstrapped: no TiKV store has joined it yet")
     return UpstreamError(f"PD refuses {method}: {error.message or pdpb_pb2.ErrorType.Name(error.type)}")
+
+
+def _doing(what: str) -> str:
+    return what if " " in what or what == "connect" else f"call {what}"
 
 
 def _bare(url: str) -> str:

@@ -1,7 +1,7 @@
 """TiDB's documents back as SQL: the statement that makes a table, as SHOW CREATE TABLE prints it.
 
-Only what is public is written. Foreign keys are left out, since they are not replicated. What other databases do
-not know stands in comments that they pass over (``/*T![…] … */``), as TiDB writes it.
+Only what is public is written. What other databases do not know stands in comments that they pass over
+(``/*T![…] … */``), as TiDB writes it.
 """
 
 from base64 import b64decode
@@ -38,6 +38,7 @@ _USUAL_COLLATIONS: Final = {
     "binary": "binary",
     "gbk": "gbk_chinese_ci",
 }
+_FOREIGN_KEY_ACTIONS: Final = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION", 5: "SET DEFAULT"}
 _PARTITIONED_BY: Final = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
 
 
@@ -57,6 +58,7 @@ def create_table_sql(
     gives next, where the caller knows better than the document. ``zone``: of the session that is shown it."""
     lines = [_column_line(document, column, zone) for column in public_columns(document)]
     lines += [_index_line(document, index) for index in public_indexes(document)]
+    lines += list(_foreign_key_lines(document))
     lines += list(_check_lines(document))
     body = ",\n".join(f"  {line}" for line in lines)
     name = quoted(document["name"]["O"])
@@ -234,6 +236,8 @@ def _index_line(table: Document, index: Document) -> str:
     else:
         word = "UNIQUE KEY" if index.get("is_unique") else "KEY"
         line = f"{word} {quoted(index['idx_name']['O'])} ({names})"
+    if index.get("is_global"):
+        line += " /*T![global_index] GLOBAL */"
     if index.get("is_invisible"):
         line += " /*!80000 INVISIBLE */"
     if index.get("comment"):
@@ -247,6 +251,20 @@ def _index_part(table: Document, part: Document) -> str:
         return f"({column['generated_expr_string']})"
     length = f"({part['length']})" if part["length"] >= 0 else ""
     return f"{quoted(part['name']['O'])}{length}"
+
+
+def _foreign_key_lines(document: Document) -> Iterator[str]:
+    for key in document.get("fk_info") or ():
+        if key.get("state") != _PUBLIC:
+            continue
+        columns, referenced = (",".join(quoted(c["O"]) for c in key[names]) for names in ("cols", "ref_cols"))
+        schema = (key.get("ref_schema") or {}).get("O")
+        table = (f"{quoted(schema)}." if schema else "") + quoted(key["ref_table"]["O"])
+        line = f"CONSTRAINT {quoted(key['fk_name']['O'])} FOREIGN KEY ({columns}) REFERENCES {table} ({referenced})"
+        for event in ("DELETE", "UPDATE"):
+            action = _FOREIGN_KEY_ACTIONS.get(int(key.get(f"on_{event.lower()}") or 0))
+            line += f" ON {event} {action}" if action else ""
+        yield line
 
 
 def _check_lines(document: Document) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions
 from tidemill.flow.encoder.mysql_type import full_mysql_type, mysql_type
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.row import RowBatch
-from tidemill.model.table import ColumnFlag, ColumnInfo, ColumnType
+from tidemill.model.table import ColumnFlag, ColumnInfo, ColumnType, IndexColumn, IndexInfo
 from tidemill.model.ts import Ts
 
 EXTENDED = CanalJsonOptions(enable_tidb_extension=True)
@@ -385,6 +386,16 @@ def test_names_are_escaped_like_values() -> None:
         '{"id":0,"database":"a\\u0026b","table":"we`ird\\\\name","pkNames":["q\\"\\u003c数据"],"isDdl":false'
     )
     assert json.loads(message)["data"] == [{'q"<数据': "1"}]
+
+
+def test_names_of_the_primary_key_are_in_the_order_of_the_tables_columns() -> None:
+    """As TiCDC writes them: columns a, b with PRIMARY KEY (b, a) give a, b."""
+    primary = IndexInfo(1, "PRIMARY", (IndexColumn(2, -1), IndexColumn(0, -1)), True, True)
+    columns = [column(name, ColumnType.LONG, KEY if name != "v" else 0) for name in ("a", "v", "b")]
+    table = replace(table_of(*columns, pk_is_handle=False), indexes=(primary,), is_common_handle=True)
+    for change in ((None, {"a": 1, "v": 2, "b": 3}), ({"a": 1, "v": 2, "b": 3}, None)):
+        (message,) = encode(CanalJsonOptions(), rows_of(table, change))
+        assert '"pkNames":["a","b"],' in message
 
 
 # DDL and watermarks

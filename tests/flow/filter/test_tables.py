@@ -39,9 +39,9 @@ def test_tables_whose_rows_cannot_be_told_apart_are_captured_only_by_force() -> 
 def test_such_tables_are_named_at_the_start() -> None:
     tables = [KEYED, KEYLESS, replace(KEYED, is_view=True)]
     with pytest.raises(FilterError, match=r"1 of the tables have neither .*: shop\.heap\. .*ignore-ineligible-table"):
-        TableFilter(ChangefeedConfig()).check_eligible(tables)
-    for allowed in ({"ignore_ineligible_table": True}, {"force_replicate": True}, {"rules": ("*.*", "!*.heap")}):
-        settings: dict[str, Any] = allowed
+        TableFilter(ChangefeedConfig(ignore_ineligible_table=False)).check_eligible(tables)
+    for allowed in ({}, {"force_replicate": True}, {"rules": ("*.*", "!*.heap")}):
+        settings: dict[str, Any] = {"ignore_ineligible_table": not allowed, **allowed}
         TableFilter(ChangefeedConfig(**settings)).check_eligible(tables)
 
 

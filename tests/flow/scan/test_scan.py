@@ -5,6 +5,7 @@ import pickle
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.histories import load
@@ -12,11 +13,13 @@ from tidemill.errors import StartTsCollectedError, UsageError
 from tidemill.flow.scan import HandleBounds, Presenter, ScanClient, TableName, read_part
 from tidemill.flow.scan.hold import ReadHold
 from tidemill.flow.scan.parts import joined
+from tidemill.flow.scan.snapshot import pieces
 from tidemill.model.change import Op
 from tidemill.model.ts import Ts
 from tidemill.store.transactions import Mutation
 from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.upstream.keys import record_key
+from tidemill.upstream.pairs import PAIR_SCHEMA
 
 NAME = TableName("bench", "sbtest")
 
@@ -35,6 +38,16 @@ def ids_at(ts: int) -> list[int]:
 
 def read(parts: list[Any]) -> list[int]:
     return [i for part in parts for rows in read_part(part) for i in rows.new.column("id").to_pylist()]
+
+
+def test_an_answer_of_large_rows_is_decoded_in_pieces() -> None:
+    sizes = [10, 300, 5, 5, 990, 1]
+    rows = [{"key": b"%d" % n, "value": b"v" * size} for n, size in enumerate(sizes)]
+    answer = pa.RecordBatch.from_pylist(rows, schema=PAIR_SCHEMA)
+    found = list(pieces(answer, 320))
+    assert [len(piece) for piece in found] == [3, 1, 1, 1]
+    assert [row for piece in found for row in piece.to_pylist()] == rows
+    assert list(pieces(answer, 1 << 20)) == [answer]
 
 
 def test_regions_of_unequal_size_each_give_a_part_and_each_row_once(bench: EmbeddedUpstream) -> None:

@@ -1,10 +1,13 @@
 """Stores fed from the recorded histories."""
 
+import json
 from functools import cache
 
 from tests.histories import History, load
 from tidemill.flow.schema import PastRead, SchemaChange, SchemaStore, past_reads, scan_ranges
 from tidemill.model.ts import Ts
+from tidemill.upstream.documents import Document
+from tidemill.upstream.meta import hash_range, read_snapshot
 
 NAMES = ("types", "ddl", "online")
 
@@ -28,4 +31,10 @@ def fed_store(name: str) -> tuple[SchemaStore, tuple[SchemaChange, ...]]:
     """The store of a changefeed that saw the whole history, and all it reported. Not to be changed."""
     history = load(name)
     store = SchemaStore.from_snapshot(pairs_at(history, history.bootstrap_ts), Ts(history.bootstrap_ts))
+    store.read_recovered_with(lambda schema_id, ts: _tables_of(history, schema_id, ts))
     return store, tuple(store.apply(history.job_changes()))
+
+
+def _tables_of(history: History, schema_id: int, ts: Ts) -> list[Document]:
+    pairs = history.scan_at(*hash_range(b"DB:%d" % schema_id), ts)
+    return [json.loads(document) for document in read_snapshot(pairs).tables.values()]

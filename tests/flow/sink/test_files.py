@@ -3,7 +3,8 @@
 import errno
 import json
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import COMMIT_TS, FIRST, ITEM, SECOND, column, rows_of, table_of
 from tests.flow.sink.folders import DAY, DIGITS, config_for, data, ddl, messages, tree, write_batch
-from tidemill.errors import InvariantError, SinkError
+from tidemill.errors import InvariantError, SinkError, SupersededError
 from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions, CsvEncoder, CsvOptions, Encoded, make_encoder
 from tidemill.flow.sink import (
     BlackholeSink,
@@ -33,7 +34,8 @@ from tidemill.flow.sink.durable import DurableFiles
 from tidemill.flow.sink.layout import folder_name
 from tidemill.flow.sink.schema_file import schema_of_table
 from tidemill.model.ddl import ActionType
-from tidemill.model.table import ColumnType, PartitionInfo
+from tidemill.model.row import RowBatch
+from tidemill.model.table import ColumnType, PartitionInfo, TableInfo
 from tidemill.model.ts import Ts, compose
 
 # The layout
@@ -144,7 +146,7 @@ def test_no_two_names_share_a_folder(names: list[str]) -> None:
 
 
 def cut(root: Path, size: int, *batches: Encoded) -> list[str]:
-    (root / ".owner").write_text("me")
+    DurableFiles(str(root)).begin_generation("me")
     target = FileTarget(str(root), "t", 1, ".json", 6, size, "me")
     receipt = write_files(target, iter(batches))
     found = [(root / "t" / f"CDC{n + 1:06d}.json").read_text() for n in range(receipt.files)]
@@ -210,6 +212,34 @@ def test_a_database_ddl_has_no_table(tmp_path: Path) -> None:
     sink.ddl(ddl(COMMIT_TS, None, ActionType.CREATE_SCHEMA, query="create database shop"))
     document = json.loads((tmp_path / f"shop/meta/schema_{COMMIT_TS}_2805160324.json").read_text())
     assert (document["Table"], document["TableColumns"], document["Type"]) == ("", None, 1)
+
+
+def test_a_table_that_gets_its_key_brings_the_rows_from_before_once(tmp_path: Path) -> None:
+    before = replace(ITEM, indexes=(), pk_is_handle=False, is_common_handle=False)
+    assert not before.is_eligible
+    event = ddl(COMMIT_TS, ITEM, ActionType.ADD_PRIMARY_KEY, pre_table_info=before)
+    asked: list[object] = []
+
+    def rescan(table: TableInfo, physical_ids: Sequence[int], ts: Ts) -> Iterator[RowBatch]:
+        asked.append((table.name, list(physical_ids), ts))
+        yield rows_of(table, (None, FIRST), (None, SECOND), ts=[ts, ts])
+
+    def opened(state: Any) -> FileSink:
+        sink = FileSink(config_for(tmp_path), state, rescan=rescan)
+        sink.recover()
+        return sink
+
+    opened(None).ddl(event)  # and dies before its state is saved
+    sink = opened(None)
+    assert data(tmp_path) == {}
+    state = sink.ddl(event)
+    assert sink.ddl(event) == state  # as when a DDL of the same moment is tried again
+    again = opened(json.loads(json.dumps(state)))  # it died before the DDL was noted as done: it comes once more
+    again.ddl(event)
+    again.publish(Ts(COMMIT_TS))
+    (lines,) = data(tmp_path).values()
+    assert [json.loads(line)["type"] for line in lines.splitlines()] == ["INSERT", "INSERT"]
+    assert asked == [("item", [ITEM.id], COMMIT_TS)] * 2
 
 
 def test_exchange_partition_writes_both_tables(tmp_path: Path) -> None:
@@ -284,15 +314,13 @@ def test_recovery_publishes_what_was_committed_and_not_published(tmp_path: Path)
 def test_a_task_that_was_left_behind_writes_nothing(tmp_path: Path) -> None:
     target = FileSink(config_for(tmp_path), None).target(ITEM, 108, Ts(COMMIT_TS))
     FileSink(config_for(tmp_path), None).recover()
-    with pytest.raises(SinkError, match=r"another process has taken it over\. Nothing is lost"):
+    with pytest.raises(SupersededError, match=r"another process, writes there now\. Nothing is lost"):
         write_files(target, iter([messages((COMMIT_TS, "late\n"))]))
     assert not list(tmp_path.rglob("CDC*.json"))
 
 
-def test_a_new_changefeed_may_not_repeat_what_a_folder_holds(tmp_path: Path) -> None:
+def test_a_new_changefeed_continues_the_numbers_of_a_folder(tmp_path: Path) -> None:
     write_batch(FileSink(config_for(tmp_path), None, start_ts=Ts(5)), 10, messages((10, "a\n")))
-    with pytest.raises(SinkError, match=r"already holds changes up to .*\(ts 10\).* starts at .*\(ts 9\)"):
-        FileSink(config_for(tmp_path), None, start_ts=Ts(9))
     follower = FileSink(config_for(tmp_path), None, start_ts=Ts(10))
     follower.recover()
     assert follower.target(ITEM, 108, Ts(10)).first_index == 2
@@ -351,20 +379,24 @@ def test_a_folder_that_vanishes_during_a_run_is_not_made_anew(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [
-        (errno.ENOSPC, "The disk is full: free some space, then start again"),
-        (errno.EACCES, "We have no right to: give this user write access"),
+        (errno.ENOSPC, "The disk is full: free some space. Nothing is lost"),
+        (errno.EACCES, "We have no right to: give this user write access, then start again"),
         (errno.EROFS, "The file system is read-only"),
-        (errno.ESTALE, "See what the system says of it"),
+        (errno.ESTALE, "The file server has lost track of the folder"),
+        (errno.ETIMEDOUT, "See what the system says of it. Nothing is lost"),
     ],
 )
-def test_what_the_system_refuses_is_explained(tmp_path: Path, number: int, remedy: str) -> None:
+def test_what_the_system_refuses_is_explained_and_waited_out_where_it_passes(
+    tmp_path: Path, number: int, remedy: str
+) -> None:
     class Refusing(DurableFiles):
         def step_append(self, file: BinaryIO, chunk: Any) -> None:
             raise OSError(number, "so it says")
 
     target = FileSink(config_for(tmp_path), None).target(ITEM, 108, Ts(COMMIT_TS))
-    with pytest.raises(SinkError, match=rf"cannot write .*CDC000001\.json: so it says\. {remedy}"):
+    with pytest.raises(SinkError, match=rf"cannot write .*CDC000001\.json: so it says\. {remedy}") as raised:
         write_files(target, iter([messages((COMMIT_TS, "a\n"))]), Refusing(str(tmp_path)))
+    assert raised.value.retryable == (number not in (errno.EACCES, errno.EROFS))
 
 
 def test_errors_of_the_stages_before_pass_unchanged(tmp_path: Path) -> None:

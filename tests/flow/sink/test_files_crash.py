@@ -63,6 +63,10 @@ class Mortal(DurableFiles):
         super().step_remove(path)
         self._live()
 
+    def step_clear(self, path: str) -> None:
+        super().step_clear(path)
+        self._live()
+
 
 class Changefeed:
     """Runs batches and DDLs over a sink that may die at any step; its own state file never breaks."""

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.flow.sorter.sorter_changes import Change, batch, change, in_order, read
+from tidemill.clock import SYSTEM_CLOCK
 from tidemill.flow.sorter import Sorter
 from tidemill.model.ts import MAX_TS, Ts
 
@@ -88,6 +89,48 @@ def test_beyond_the_disk_bound_add_waits_until_readers_made_room(segments: Path)
 
     asyncio.run(script())
     sorter.close()
+
+
+@pytest.mark.parametrize("disk", ["as quick as it is", "held up"])
+def test_what_is_in_memory_is_counted_before_it_goes_to_disk(segments: Path, disk: str) -> None:
+    quota = 50_000
+    sorter = Sorter(segments, segment_bytes=10_000, memory_bytes=1_000_000, disk_bytes=quota)
+    may_write = threading.Event()
+    if disk == "held up":
+        sorter._thread.submit(may_write.wait)  # what is sealed waits behind it
+
+    async def pour() -> None:
+        for ts in range(5, 200, 5):
+            await sorter.add(1, batch(wide(ts, ts + 5)))
+
+    async def script() -> None:
+        sorter.open_span(1, Ts(0))
+        await sorter.add(1, batch(wide(0, 5)))
+        sorter.advance(1, Ts(5))
+        sorter.allow(Ts(5))  # and nobody comes to take them
+        late = asyncio.create_task(pour())
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not sorter.stats().is_full:
+                await SYSTEM_CLOCK.sleep(0.001)
+        may_write.set()
+        sorter.plan(Ts(0), Ts(5))  # when it returns, nothing is being written
+        held = sorter.stats()
+        assert quota - 15_000 < held.disk_bytes + held.memory_bytes <= quota
+        assert _file_bytes(segments) == held.disk_bytes
+        sorter.release(Ts(5))
+        await asyncio.wait_for(late, DEADLINE_SECONDS)
+        sorter.advance(1, Ts(200))
+        assert read(sorter, 5, 200) == {1: wide(5, 200)}
+
+    try:
+        asyncio.run(script())
+    finally:
+        may_write.set()
+        sorter.close()
+
+
+def _file_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("holder", ["another span", "the barrier", "readers not there yet"])

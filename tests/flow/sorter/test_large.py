@@ -67,6 +67,21 @@ def test_a_large_transaction_is_read_in_pieces_and_again(tmp_path: Path) -> None
     assert len(transaction) == 20_000
 
 
+def test_a_few_huge_rows_among_many_small_ones_are_read_in_pieces_by_bytes(tmp_path: Path) -> None:
+    """They lie between two samples of rows, and within one window of keys that is cut by the average size."""
+    small = [change(8, b"%04d" % i, value=b"v") for i in range(500)]
+    giant = [change(9, b"%04d" % i, value=b"v" * (2_000 if 100 <= i < 200 else 1)) for i in range(400)]
+    segment = write_segment(tmp_path / "0.arrow", [(1, [batch(small + giant)])], sample_bytes=5_000)
+    part = segment.cut(0, 0, 9)
+    assert part is not None
+    before, transaction = read_portions(SpanSlices(1, len(part), 0, (part,)), batch_bytes=20_000)
+    assert isinstance(transaction, LargeTransaction)
+    assert not isinstance(before, LargeTransaction)
+    pieces = list(transaction.read())
+    assert rows([before, *pieces]) == in_order(small + giant)
+    assert max(sum(len(row[3]) + len(row[4]) + len(row[5]) for row in rows([piece])) for piece in pieces) <= 20_000
+
+
 @pytest.mark.parametrize(("value", "expected"), [(b"x" * 1000, True), (b"x", False)])
 def test_few_rows_are_large_if_they_are_wide(tmp_path: Path, value: bytes, expected: bool) -> None:
     plan = written(tmp_path, [[change(9, b"%d" % i, value=value) for i in range(100)]])

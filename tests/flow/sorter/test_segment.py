@@ -11,6 +11,7 @@ from tests.flow.sorter.sorter_changes import Change, batch, change, in_order, ro
 from tidemill.errors import SegmentCorruptError
 from tidemill.flow.sorter.segment import BLOCK_BYTES, Segment, write_segment
 from tidemill.flow.sorter.slices import SpanSlices, read_slices
+from tidemill.flow.sorter.sorter import FRAME_BYTES
 
 MANY = [change(1 + ts // 3, b"%05d" % ts) for ts in range(4000)]
 
@@ -24,6 +25,13 @@ def test_a_segment_is_an_arrow_file_that_anyone_can_open(tmp_path: Path) -> None
     segment = write_segment(tmp_path / "s.arrow", [(1, [batch(MANY[2000:]), batch(MANY[:2500])])])
     with pa.ipc.open_file(segment.layout.path) as reader:
         assert rows([reader.read_all().combine_chunks().to_batches()[0]]) == in_order(MANY)
+
+
+@pytest.mark.parametrize("count", [1, 2, 1000])
+def test_a_file_is_not_larger_than_what_is_reserved_for_it(tmp_path: Path, count: int) -> None:
+    parts = [batch([change(ts, b"k" * (ts % 9)) for ts in range(first, first + 3)]) for first in range(1, 3 * count, 3)]
+    segment = write_segment(tmp_path / "a.arrow", [(1, parts)])
+    assert segment.layout.file_bytes <= sum(part.nbytes for part in parts) + FRAME_BYTES
 
 
 def test_slices_of_bigger_batches_are_written_as_what_they_show(tmp_path: Path) -> None:
@@ -114,7 +122,7 @@ def test_what_exceeds_a_column_is_cut_between_two_keys(tmp_path: Path) -> None:
         write_segment(tmp_path / f"{i}.arrow", [(1, [batch(giant[i::3] + giant[:10])])]).cut(0, 0, 9) for i in range(3)
     ]
     plan = SpanSlices(1, 0, 0, tuple(part for part in parts if part is not None))
-    batches = list(read_slices(plan, column_bytes=10_000))
+    batches = list(read_slices(plan, most_bytes=10_000))
     assert rows(batches) == giant
     assert len(batches) > 5
     assert {str(b.schema.field("value").type) for b in batches} == {"binary"}

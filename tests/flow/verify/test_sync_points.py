@@ -8,6 +8,7 @@ import pytest
 from tests.mariadb import MariaDb
 from tidemill.errors import UsageError
 from tidemill.flow.sink.mysql import parse_mysql_uri
+from tidemill.flow.sink.mysql.owner import Owner
 from tidemill.flow.sink.mysql.session import SessionSettings, driver_session
 from tidemill.flow.sink.mysql.syncpoint import SyncPoints
 from tidemill.flow.verify import MysqlDownstream
@@ -21,7 +22,9 @@ def points(mariadb: MariaDb) -> Iterator[MysqlDownstream]:
     for changefeed, primary_ts in (("orders", 90), ("orders", 1000), ("stock", 500)):
         options = replace(parse_mysql_uri(mariadb.uri("enable-sync-point=true")), changefeed=changefeed)
         with driver_session(SessionSettings(options), "record") as session:
-            SyncPoints(options, None).record(session, None, Ts(primary_ts))
+            owner = Owner.new(options.changefeed, options.cluster_id)
+            owner.claim(session)
+            SyncPoints(options, None).record(session, owner, None, Ts(primary_ts))
     mariadb.query("update tidb_cdc.syncpoint_v1 set secondary_ts = primary_ts + 7")
     yield MysqlDownstream(parse_mysql_uri(mariadb.uri()))
     mariadb.query("drop database tidb_cdc")

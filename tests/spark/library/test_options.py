@@ -35,6 +35,9 @@ MOMENT = 1_772_360_100_000  # 2026-03-01 10:15:00 UTC
         pytest.param({"invalidDates": "skip"}, "choose 'error', 'null' or 'text'", id="dates"),
         pytest.param({"timeZone": "Mars/Base"}, "'Mars/Base', which is no time zone", id="zone"),
         pytest.param({"maxIntervalSeconds": "0"}, "whole seconds, at least 1", id="no time"),
+        pytest.param({"pd": "127.0.0.1:99999"}, "a port is a number from 1 to 65535", id="a port"),
+        pytest.param({"pd": "https://127.0.0.1:2379"}, "asks for TLS.*options ca, cert and key", id="no files"),
+        pytest.param({"ca": "ca.pem", "cert": "client.pem"}, "give both cert and key", id="half a certificate"),
         pytest.param({"gcTtlSeconds": "1.5"}, "gcTtlSeconds is '1.5'", id="half a second"),
     ],
 )

@@ -344,6 +344,25 @@ class SlowMatcher:
         return [(row.commit_ts, row.key, known.value, known.old_value, row.start_ts, row.op_type)]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        pytest.param([10, 10, 10, 10], [2, 2], id="as many rows as fit"),
+        pytest.param([10, 50, 10, 10, 9], [1, 1, 2, 1], id="a row larger than a batch goes alone"),
+        pytest.param([50], [1], id="one large row"),
+        pytest.param([0, 0, 0, 0, 0], [5], id="rows without values"),
+    ],
+)
+def test_a_delivery_is_cut_into_batches_by_bytes(sizes, expected):
+    matcher = Matcher(batch_bytes=23)
+    matcher.register(1, 1, CHECKPOINT)
+    rows = [committed(11, b"%d" % n, 12, value=b"v" * (size // 2), old=b"o" * (size - size // 2)) for n, size in
+            enumerate(sizes)]  # fmt: skip
+    matched = feed(matcher, entries(*rows))
+    assert [batch.num_rows for _, batch in matched.batches] == expected
+    assert changes(matched) == [(12, r.key, r.value, r.old_value, 11, 1) for r in rows]
+
+
 @pytest.mark.parametrize("place", ["disk", "full disk"])
 def test_a_large_transaction_waits_on_disk_where_there_is_room(tmp_path, place):
     folder = tmp_path if place == "disk" else tmp_path / "gone"

@@ -156,7 +156,8 @@ def _row_program(table: TableInfo, options: CanalJsonOptions) -> Program:
 
 
 def _head(table: TableInfo, op: RowOp) -> bytes:
-    keys = ",".join(quoted(column.name) for column in table.primary_key)
+    # In the order of the table's columns, not of the key's: so TiCDC writes them.
+    keys = ",".join(quoted(c.name) for c in sorted(table.primary_key, key=lambda column: column.offset))
     return (
         f'{{"id":0,"database":{quoted(table.schema)},"table":{quoted(table.name)},"pkNames":[{keys}],'
         f'"isDdl":false,"type":"{op.name}","es":'

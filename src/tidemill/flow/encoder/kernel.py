@@ -64,7 +64,7 @@ _INT, _UINT, _RAW, _JSON_TEXT, _JSON_LATIN1, _DOUBLED, _BACKSLASH, _BASE64, _HEX
 
 
 def compiled(function: F) -> F:
-    return cast(F, njit(cache=True, nogil=True, boundscheck=False)(function))
+    return cast(F, njit(cache=True, nogil=True)(function))
 
 
 def _loader(bits: int, *, is_signed: bool) -> Any:

@@ -162,7 +162,7 @@ def run(
     commit_ts = np.ascontiguousarray(rows.commit_ts)
     counts = np.bincount(ops, minlength=4)[1:]
     images = (rows.new, rows.old)
-    _check(counts, images)
+    _check(changes, counts, images)
     width = program.uses.shape[2]
     columns = np.zeros((2, width, kernel.COLUMN_FIELDS), dtype=np.int64)
     keep: list[TextColumn] = []  # the buffers whose addresses are in use
@@ -189,14 +189,17 @@ def run(
         ends,
     )
     del keep
+    if written > room:
+        raise InvariantError(f"messages of {written} bytes were written where {room} were expected. This is a bug.")
     return Encoded(pa.py_buffer(output[:written]), ends, commit_ts)
 
 
-def _check(counts: npt.NDArray[np.int64], images: tuple[pa.RecordBatch, pa.RecordBatch]) -> None:
+def _check(changes: int, counts: npt.NDArray[np.int64], images: tuple[pa.RecordBatch, pa.RecordBatch]) -> None:
     inserts, updates, deletes = (int(n) for n in counts[:3])
-    if len(counts) != 3 or images[NEW].num_rows != inserts + updates or images[OLD].num_rows != updates + deletes:
+    expected = (changes, inserts + updates, updates + deletes)
+    if len(counts) != 3 or expected != (inserts + updates + deletes, images[NEW].num_rows, images[OLD].num_rows):
         raise InvariantError(
-            f"a row batch of {inserts} inserts, {updates} updates and {deletes} deletes has "
+            f"a row batch of {changes} changes, {inserts} inserts, {updates} updates and {deletes} deletes has "
             f"{images[NEW].num_rows} new and {images[OLD].num_rows} old rows. This is a bug of the mounter; report it."
         )
 

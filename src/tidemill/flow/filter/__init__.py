@@ -2,6 +2,7 @@
 
 in      a ChangefeedConfig, whose rules and expressions are text
 out     TableFilter    which tables are captured
+        LeftOut        which are not, though they are asked for
         DdlFilter      which DDLs go downstream
         RowFilter      RowBatch → RowBatch without the rows that are to be left out
         ColumnSelector RowBatch → RowBatch with the columns that are to go out
@@ -13,10 +14,10 @@ Whatever cannot be read is refused when a filter is made; what does not fit a ta
 """
 
 from tidemill.flow.filter.rows import ColumnSelector, RowFilter
-from tidemill.flow.filter.tables import DdlFilter, TableFilter, Verdict
+from tidemill.flow.filter.tables import DdlFilter, LeftOut, TableFilter, Verdict
 from tidemill.model.changefeed import ChangefeedConfig
 
-__all__ = ["ColumnSelector", "DdlFilter", "RowFilter", "TableFilter", "Verdict", "check_filters"]
+__all__ = ["ColumnSelector", "DdlFilter", "LeftOut", "RowFilter", "TableFilter", "Verdict", "check_filters"]
 
 
 def check_filters(config: ChangefeedConfig) -> None:

@@ -3,18 +3,21 @@
 Both are judged by the upstream's names. Runs in the capture.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from tidemill.errors import FilterError
 from tidemill.flow.filter import events
 from tidemill.flow.filter.rules import Expression, TableRules
 from tidemill.flow.schema.effects import SYSTEM_SCHEMAS
+from tidemill.log import get_logger
 from tidemill.model.changefeed import ChangefeedConfig, EventFilter
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
 
 _MOST_NAMED = 10
+
+log = get_logger("filter")
 
 
 class TableFilter:
@@ -38,19 +41,59 @@ class TableFilter:
             return False
         return table.is_eligible or self._force_replicate
 
+    def leaves_out(self, table: TableInfo) -> bool:
+        """Whether the rules ask for the table, but its rows cannot be told apart."""
+        return self._is_lacking(table) and not self._force_replicate
+
+    def _is_lacking(self, table: TableInfo) -> bool:
+        has_rows = not table.is_view and not table.is_sequence
+        return has_rows and not table.is_eligible and self.matches(table.schema, table.name)
+
     def check_eligible(self, tables: Iterable[TableInfo]) -> None:
         """At the start: raises FilterError if rows of tables that the rules ask for cannot be told apart."""
         if self._force_replicate or self._ignore_ineligible:
             return
-        wanted = (t for t in tables if not t.is_view and not t.is_sequence and not t.is_eligible)
-        lacking = sorted(t.full_name for t in wanted if self.matches(t.schema, t.name))
+        lacking = sorted(table.full_name for table in tables if self._is_lacking(table))
         if lacking:
-            shown = ", ".join(lacking[:_MOST_NAMED]) + (", …" if len(lacking) > _MOST_NAMED else "")
             raise FilterError(
                 f"{len(lacking)} of the tables have neither a primary key nor a unique one of NOT NULL columns, so "
-                f"their rows cannot be told apart: {shown}. Give them a key, leave them out by filter.rules, or set "
-                "ignore-ineligible-table (their rows are left out) or force-replicate (rows may come twice)."
+                f"their rows cannot be told apart: {_some(lacking)}. Give them a key, leave them out by filter.rules "
+                "of the changefeed's file (--config), or take ignore-ineligible-table = false out of it to start "
+                "without their rows."
             )
+
+
+class LeftOut:
+    """The tables that the rules ask for and that are left out all the same. Each is named in the log, once."""
+
+    def __init__(self, filter: TableFilter) -> None:
+        self._filter = filter
+        self._names: dict[int, str] = {}  # by table id; one that was dropped stays: its rows were never captured
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._names.values()))
+
+    def note(self, tables: Iterable[TableInfo]) -> None:
+        """All that there are now."""
+        found: dict[int, str] = {}
+        for table in tables:
+            if self._filter.leaves_out(table):
+                found[table.id] = table.full_name
+            else:
+                self._names.pop(table.id, None)
+        new = sorted(name for id, name in found.items() if id not in self._names)
+        self._names |= found
+        if new:
+            log.warning(
+                "tables without a primary key, or a unique key of NOT NULL columns, are left out; give them a key",
+                tables=_some(new),
+                count=len(new),
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
 
 
 class Verdict(Enum):

@@ -2,10 +2,8 @@
 
 Kernels trust their arguments: Numba checks no bounds. Whoever calls ``load_u64`` or ``copy`` has
 made sure before that every byte lies inside its buffer. A kernel that meets bytes which do not make
-sense returns ``failure(row, reason)`` instead of going on; ``OK`` otherwise.
-
-Compiled code is kept beside each module and goes stale only with that module's own file. Whoever changes
-a kernel that kernels of other modules call removes ``__pycache__/*.nb?`` here.
+sense returns ``failure(row, reason)`` instead of going on; ``OK`` otherwise. Under ``NUMBA_BOUNDSCHECK=1``, as in the
+fuzz tests, every access is checked, also those of ``load_u64`` and ``copy``.
 """
 
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+from numba import config, njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -98,3 +96,20 @@ load_u64: Callable[[Bytes, int], int] = intrinsic(_load_u64)
 
 copy: Callable[[Bytes, int, Bytes, int, int], None] = intrinsic(_copy)
 """``target[target_at:][:size] = source[source_at:][:size]``; the two do not overlap."""
+
+if config.BOUNDSCHECK:
+    _unchecked_load, _unchecked_copy = load_u64, copy
+
+    @helper
+    def load_u64(data: Bytes, at: int) -> int:
+        if at < 0 or at + 8 > len(data):
+            raise IndexError("a word outside of its buffer")
+        return _unchecked_load(data, at)
+
+    @helper
+    def copy(target: Bytes, target_at: int, source: Bytes, source_at: int, size: int) -> None:
+        if size < 0 or target_at < 0 or source_at < 0:
+            raise IndexError("a copy from or to a negative position, or of a negative size")
+        if target_at + size > len(target) or source_at + size > len(source):
+            raise IndexError("a copy that reaches outside of its buffers")
+        _unchecked_copy(target, target_at, source, source_at, size)

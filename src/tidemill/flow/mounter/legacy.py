@@ -27,7 +27,7 @@ BAD_OLD_ROW = 96
 WRONG_KIND = 97
 
 REASONS = {
-    BAD_OLD_ROW: "the row is in format v1 and a value in it is cut off or of an unknown kind",
+    BAD_OLD_ROW: "the row is in format v1 and a value in it is cut off, of an unknown kind, or there twice",
     WRONG_KIND: "the row is in format v1 and a value's kind does not suit its column's type",
 }
 
@@ -165,6 +165,8 @@ def _upgrade(
             while place > 0 and pairs[place - 1, 0] > found:
                 pairs[place] = pairs[place - 1]
                 place -= 1
+            if place > 0 and pairs[place - 1, 0] == found:
+                return -BAD_OLD_ROW
             pairs[place, 0] = found
             pairs[place, 1] = flag
             pairs[place, 2] = begin

@@ -34,7 +34,7 @@ from tidemill.upstream.feed.registration import Registration
 from tidemill.upstream.feed.spill import Spill
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
-from tidemill.upstream.tasks import raise_first
+from tidemill.upstream.tasks import raise_first, spawn
 from tidemill.upstream.topology import Region
 
 DEFAULT_LOCK_RESOLVING = LockResolving()
@@ -208,7 +208,7 @@ class Puller:
     def _retry(self, subscription: _Subscription, part: Span, at_least_seconds: float = 0.0) -> None:
         own = subscription.backoff.next_seconds(part, self._clock.monotonic())
         if self._tasks is not None:
-            self._tasks.create_task(self._look_up_later(subscription, part, max(own, at_least_seconds)))
+            spawn(self._tasks, self._look_up_later(subscription, part, max(own, at_least_seconds)))
 
     async def _look_up_later(self, subscription: _Subscription, part: Span, seconds: float) -> None:
         await self._clock.sleep(seconds)
@@ -218,7 +218,7 @@ class Puller:
     def _start_lookup(self, subscription: _Subscription) -> None:
         if self._tasks is not None and not subscription.is_looked_up:
             subscription.is_looked_up = True
-            self._tasks.create_task(self._look_up(subscription))
+            spawn(self._tasks, self._look_up(subscription))
 
     async def _look_up(self, subscription: _Subscription) -> None:
         """Register every range that is due. Ranges that have come due together and touch are looked up as one."""

@@ -7,7 +7,8 @@ out     parts, small and picklable, cut by region; each is read by itself into `
     handles   key ranges from bounds on the handle         snapshot  read_part: KvScan → mount
     history   a table's schemas between two ts             changes   plan_changes, read_changes: EventFeed → mount
     present   rows as other systems' Arrow types           hold      keeps the upstream from collecting what is read
-    client    the planning side for callers without an event loop
+    client    the planning side for callers without an     evolution what a DDL changes for a reader of fixed form
+              event loop
 
 The same part gives the same rows however often it is read: the store keeps versions. Regions that split, merge
 or move while a part is read do not matter to it, since a part is a range of keys and not a region.
@@ -16,12 +17,14 @@ or move while a part is read do not matter to it, since a part is a range of key
 from tidemill.flow.scan.catalog import TableName, find_table, table_document
 from tidemill.flow.scan.changes import ChangePart, plan_changes, read_changes
 from tidemill.flow.scan.client import ScanClient
+from tidemill.flow.scan.evolution import cut, first_change
 from tidemill.flow.scan.handles import HandleBounds, bounded_column
 from tidemill.flow.scan.history import Stretch, TableHistory
 from tidemill.flow.scan.hold import ReadHold
 from tidemill.flow.scan.parts import ScanPart, plan_scan
 from tidemill.flow.scan.present import Dates, Presenter
 from tidemill.flow.scan.snapshot import read_part
+from tidemill.upstream.pd import parse_addresses
 
 __all__ = [
     "ChangePart",
@@ -35,7 +38,10 @@ __all__ = [
     "TableHistory",
     "TableName",
     "bounded_column",
+    "cut",
     "find_table",
+    "first_change",
+    "parse_addresses",
     "plan_changes",
     "plan_scan",
     "read_changes",

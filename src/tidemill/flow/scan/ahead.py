@@ -11,7 +11,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from tidemill.upstream.tasks import first_of
+from tidemill.upstream.tasks import first_of, settle
 
 T = TypeVar("T")
 Emit = Callable[[T], Awaitable[None]]
@@ -60,6 +60,7 @@ class _Reader(Generic[T]):
         try:
             self._loop.run_until_complete(self._task)
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(settle())
         finally:
             self._loop.close()
 

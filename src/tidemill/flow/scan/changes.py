@@ -25,6 +25,7 @@ from tidemill.flow.scan.hold import ReadHold, reading
 from tidemill.flow.scan.parts import EVERYTHING, cut_by_region, joined
 from tidemill.flow.sorter import SpanSlices
 from tidemill.model.row import RowBatch
+from tidemill.model.security import PLAIN, Security
 from tidemill.model.span import Span
 from tidemill.model.ts import MAX_TS, Ts
 from tidemill.upstream.keys import encode_bytes
@@ -47,6 +48,7 @@ class ChangePart:
     forms: tuple[Form, ...]
     zone: str = "UTC"
     hold: ReadHold | None = None
+    security: Security = PLAIN
 
 
 async def plan_changes(
@@ -68,7 +70,7 @@ async def plan_changes(
             pieces = [piece async for piece in cut_by_region(regions, wanted)]
             for start, end in joined(pieces, parts_per_id):
                 ends = (stretch.physical_id, start, end, stretch.from_ts, stretch.to_ts)
-                parts.append(ChangePart(pd.addresses, *ends, stretch.forms, zone, hold))
+                parts.append(ChangePart(pd.addresses, *ends, stretch.forms, zone, hold, pd.security))
     return parts
 
 
@@ -97,5 +99,5 @@ def read_changes(part: ChangePart) -> Iterator[RowBatch]:
 
 async def _take(part: ChangePart, folder: Path, emit: Emit[SpanSlices | None]) -> None:
     span = Span(encode_bytes(part.start), encode_bytes(part.end))
-    async with reading(part.pd, part.hold) as pd:
+    async with reading(part.pd, part.hold, part.security) as pd:
         await emit(await take_changes(pd, span, part.from_ts, part.to_ts, folder))

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.errors import UpstreamError
+from tidemill.errors import StartTsCollectedError, UpstreamError
 from tidemill.flow.scan.catalog import TableName, find_table
 from tidemill.flow.scan.changes import ChangePart, plan_changes
 from tidemill.flow.scan.handles import HandleBounds
@@ -17,11 +17,13 @@ from tidemill.flow.scan.history import Stretch, TableHistory
 from tidemill.flow.scan.hold import ReadHold
 from tidemill.flow.scan.parts import EVERYTHING, ScanPart, plan_scan
 from tidemill.log import get_logger
+from tidemill.model.security import PLAIN, Security
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.upstream.pd import PdClient
+from tidemill.upstream.pd import PdClient, parse_addresses
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader
+from tidemill.upstream.tasks import settle
 
 T = TypeVar("T")
 
@@ -31,8 +33,10 @@ log = get_logger("scan")
 class ScanClient:
     """For one thread at a time. Connects when first asked; ``close`` when done."""
 
-    def __init__(self, pd: str) -> None:
+    def __init__(self, pd: str, security: Security = PLAIN) -> None:
+        parse_addresses(pd, security)  # refused here, not at the first question
         self._address = pd
+        self._security = security
         self._pd: PdClient | None = None
         self._kept: ReadHold | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -56,7 +60,7 @@ class ScanClient:
         self._loop.close()
 
     def now(self) -> Ts:
-        return self._ask(lambda pd: pd.get_ts())
+        return self.ask(lambda pd: pd.get_ts())
 
     def find_table(self, name: TableName, ts: Ts) -> TableInfo:
         async def find(pd: PdClient) -> TableInfo:
@@ -66,15 +70,15 @@ class ScanClient:
             finally:
                 await reader.close()
 
-        return self._ask(find)
+        return self.ask(find)
 
     def plan_scan(
         self, table: TableInfo, ts: Ts, *, bounds: HandleBounds = EVERYTHING, zone: str = "UTC", hold: ReadHold
     ) -> list[ScanPart]:
-        return self._ask(lambda pd: plan_scan(pd, table, ts, bounds=bounds, zone=zone, hold=hold))
+        return self.ask(lambda pd: plan_scan(pd, table, ts, bounds=bounds, zone=zone, hold=hold))
 
     def stretches(self, history: TableHistory, from_ts: Ts, to_ts: Ts) -> list[Stretch]:
-        return self._ask(lambda pd: history.stretches(pd, from_ts, to_ts))
+        return self.ask(lambda pd: history.stretches(pd, from_ts, to_ts))
 
     def plan_changes(
         self,
@@ -85,11 +89,11 @@ class ScanClient:
         zone: str = "UTC",
         hold: ReadHold | None = None,
     ) -> list[ChangePart]:
-        return self._ask(lambda pd: plan_changes(pd, stretches, bounds=bounds, bounded=bounded, zone=zone, hold=hold))
+        return self.ask(lambda pd: plan_changes(pd, stretches, bounds=bounds, bounded=bounded, zone=zone, hold=hold))
 
     def hold(self, hold: ReadHold) -> None:
         """Claim it now; ``StartTsCollectedError`` if that comes too late."""
-        self._ask(hold.renew)
+        self.ask(hold.renew)
 
     def keep(self, hold: ReadHold) -> None:
         """Claim it now and go on renewing it, in place of the one kept before."""
@@ -106,11 +110,15 @@ class ScanClient:
                     await self._kept.renew(pd)
                 except UpstreamError as error:  # there is time to try again
                     log.warning("cannot renew a hold on the past; trying again", reason=str(error))
+                except StartTsCollectedError as error:  # whoever reads next is refused for the same reason
+                    log.error("a hold on the past was lost", hold=self._kept.id, reason=str(error))
 
-    def _ask(self, question: Callable[[PdClient], Awaitable[T]]) -> T:
+    def ask(self, question: Callable[[PdClient], Awaitable[T]]) -> T:
+        """What ``question`` finds out, on the client's own loop."""
+
         async def answer() -> T:
             if self._pd is None:
-                pd = PdClient(self._address)
+                pd = PdClient(self._address, security=self._security)
                 await pd.connect()
                 self._pd = pd
                 self._keeping = asyncio.create_task(self._keep(pd))
@@ -124,3 +132,4 @@ class ScanClient:
             await asyncio.gather(self._keeping, return_exceptions=True)
         if self._pd is not None:
             await self._pd.close()
+        await settle()

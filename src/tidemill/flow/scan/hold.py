@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UpstreamError
 from tidemill.log import get_logger
+from tidemill.model.security import PLAIN, Security
 from tidemill.model.ts import Ts
 from tidemill.upstream.gc import GcHold
 from tidemill.upstream.pd import PdClient
@@ -45,10 +46,10 @@ class ReadHold:
 
 
 @asynccontextmanager
-async def reading(address: str, hold: ReadHold | None) -> AsyncIterator[PdClient]:
+async def reading(address: str, hold: ReadHold | None, security: Security = PLAIN) -> AsyncIterator[PdClient]:
     """A client of PD for an executor's read, which waits for a PD that is away. The claim is renewed while the body
     runs, and the body is cancelled when it is lost. None: somebody else holds it."""
-    pd = PdClient(address)
+    pd = PdClient(address, security=security)
     await pd.connect(CONNECT_SECONDS)
     try:
         if hold is None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tidemill.flow.scan.handles import HandleBounds, KeyRange, key_ranges
 from tidemill.flow.scan.hold import ReadHold
+from tidemill.model.security import PLAIN, Security
 from tidemill.model.span import KEY_END, Span
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
@@ -28,6 +29,7 @@ class ScanPart:
     ts: Ts
     zone: str = "UTC"
     hold: ReadHold | None = None  # None: the caller keeps the upstream from collecting what is read
+    security: Security = PLAIN  # paths of files on whichever machine reads
 
 
 async def plan_scan(
@@ -50,7 +52,7 @@ async def plan_scan(
     for physical_id in table.physical_ids if physical_ids is None else physical_ids:
         for wanted in key_ranges(table, physical_id, bounds):
             async for start, end in cut_by_region(regions, wanted):
-                parts.append(ScanPart(pd.addresses, table, physical_id, start, end, ts, zone, hold))
+                parts.append(ScanPart(pd.addresses, table, physical_id, start, end, ts, zone, hold, pd.security))
     return parts
 
 

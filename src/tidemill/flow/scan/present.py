@@ -86,6 +86,7 @@ class Presenter:
     ) -> None:
         self.table = table
         self._columns = table.stored_columns if columns is None else _chosen(table, columns)
+        self._has_all = columns is None
         self._dates = dates
         self._has_changes = has_changes
         self._zone = zone
@@ -99,6 +100,18 @@ class Presenter:
                 )
             fields += CHANGE_FIELDS
         self.schema = pa.schema(fields)
+
+    @property
+    def columns(self) -> tuple[ColumnInfo, ...]:
+        return self._columns
+
+    @property
+    def chosen_names(self) -> frozenset[str] | None:
+        """In small letters; None: all columns, whichever the table has."""
+        return None if self._has_all else frozenset(c.name.lower() for c in self._columns)
+
+    def type_of(self, column: ColumnInfo) -> pa.DataType:
+        return shown_type(column, self._dates)
 
     def narrowed(self, table: TableInfo) -> TableInfo:
         """``table`` with no more columns than are needed to read it: those presented, and those of its keys."""
@@ -120,7 +133,7 @@ class Presenter:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _column(self, rows: RowBatch, images: "_Images", column: ColumnInfo, kind: pa.DataType) -> pa.Array:
-        source = _same_column(rows.table, column)
+        source = same_column(rows.table, column)
         if source is None and rows.table.version_ts > self.table.version_ts:
             return pa.nulls(len(rows), kind)  # dropped meanwhile
         if source is None:
@@ -192,7 +205,8 @@ def _chosen(table: TableInfo, names: Sequence[str]) -> tuple[ColumnInfo, ...]:
     return tuple(found)
 
 
-def _same_column(table: TableInfo, column: ColumnInfo) -> ColumnInfo | None:
+def same_column(table: TableInfo, column: ColumnInfo) -> ColumnInfo | None:
+    """The column as another form of its table has it; a DDL may have made a new one of its name."""
     by_id = next((c for c in table.stored_columns if c.id == column.id), None)
     if by_id is not None:
         return by_id

@@ -8,17 +8,19 @@ restart and locks in the way are dealt with by the snapshot reader.
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.flow.deadletter import Undecodable, mount_or_set_aside
 from tidemill.flow.mounter import mount_values
 from tidemill.flow.scan.ahead import Emit, read_ahead
 from tidemill.flow.scan.hold import reading
 from tidemill.flow.scan.parts import ScanPart
-from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
+from tidemill.model.change import RAW_CHANGE_SCHEMA, Op, cut_by_bytes
 from tidemill.model.row import RowBatch, RowOp, arrow_schema
 from tidemill.upstream.pairs import PAIR_SCHEMA
 from tidemill.upstream.regions import RegionCache
@@ -70,19 +72,31 @@ def _changes(pairs: pa.RecordBatch, stamps: npt.NDArray[np.uint64]) -> pa.Record
 
 async def _read(part: ScanPart, emit: Emit[pa.RecordBatch]) -> None:
     """Emit the pairs, answers put together until they are worth decoding at once."""
-    async with reading(part.pd, part.hold) as pd:
+    async with reading(part.pd, part.hold, part.security) as pd:
         reader = SnapshotReader(pd, RegionCache(pd))
         try:
             waiting: list[pa.RecordBatch] = []
-            async for pairs in reader.scan(part.start, part.end, part.ts):
-                waiting.append(pairs)
-                if sum(map(len, waiting)) >= BATCH_ROWS or sum(some.nbytes for some in waiting) >= BATCH_BYTES:
-                    await emit(_as_one(waiting))
-                    waiting = []
+            async for answer in reader.scan(part.start, part.end, part.ts):
+                for pairs in pieces(answer, BATCH_BYTES):
+                    waiting.append(pairs)
+                    if sum(map(len, waiting)) >= BATCH_ROWS or sum(some.nbytes for some in waiting) >= BATCH_BYTES:
+                        await emit(_as_one(waiting))
+                        waiting = []
             if waiting:
                 await emit(_as_one(waiting))
         finally:
             await reader.close()
+
+
+def pieces(answer: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """An answer has so many rows at most, of whatever size; its pieces have ``most_bytes``, or one row."""
+    if answer.nbytes <= most_bytes:
+        yield answer
+        return
+    lengths = [pc.binary_length(column).to_numpy() for column in answer.columns]
+    sizes: npt.NDArray[np.int64] = np.sum(lengths, axis=0, dtype=np.int64)
+    for low, high in pairwise(cut_by_bytes(sizes, most_bytes)):
+        yield answer.slice(low, high - low)
 
 
 def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

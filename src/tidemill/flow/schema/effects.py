@@ -6,7 +6,7 @@ Pure decisions. Names come from the catalogue by id, since a job may carry them 
 where tables swap names, carry only the last of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemill.errors import SchemaError
@@ -90,6 +90,12 @@ REPLICATED = frozenset(
 )
 
 
+_DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
+
+# Reads the documents of all tables of a database as of a ts: for a job that brings one back and does not list them.
+Recovered = Callable[[int, Ts], Sequence[Document]]
+
+
 @dataclass(slots=True)
 class Catalogue:
     """The newest databases and tables, without those of system schemas."""
@@ -98,6 +104,7 @@ class Catalogue:
     tables: dict[int, TableInfo] = field(default_factory=dict)  # by logical table id
     system_ids: set[int] = field(default_factory=set)  # of system schemas
     dropped: dict[int, tuple[TableInfo, ...]] = field(default_factory=dict)  # what databases held that are gone, by id
+    recovered: Recovered | None = None
 
     def database(self, schema_id: int, job: Job) -> Database:
         found = self.databases.get(schema_id)
@@ -173,8 +180,10 @@ def _put_database(row: JobRow) -> Effect:
 def _recover_database(row: JobRow, catalogue: Catalogue) -> Effect:
     """As if the database was made, and each of its tables brought back: no downstream has a word for the whole."""
     database = _database_of(row.job)
-    documents = recovered_tables(row.job)
-    if documents is None:  # it is for who recovers to look them up
+    documents: Sequence[Document] | None = recovered_tables(row.job)
+    if documents is None and catalogue.recovered is not None:  # it is for who recovers to look them up
+        documents = catalogue.recovered(database.id, row.commit_ts)
+    if documents is None:
         if database.id not in catalogue.dropped:
             raise SchemaError(
                 f"{row.job} brought back database {database.name!r}, which was dropped before this changefeed started, "
@@ -211,9 +220,8 @@ def _create(row: JobRow, catalogue: Catalogue) -> Effect | None:
     if table.id in catalogue.tables:
         return None
     # What LIKE meant was settled when the statement came; the other table may be another by now, or not be replicated.
-    needs_creation = row.job.type == ActionType.RECOVER_TABLE or sql.is_create_like(row.job.query)
-    creation = create_table_sql(row.job.table) if needs_creation and row.job.table is not None else ""
-    return Effect(_events(row, _Shape(table.schema, table, creation=creation)), put=(table,))
+    is_like = row.job.type == ActionType.CREATE_TABLE and sql.is_create_like(row.job.query)
+    return Effect(_events(row, _Shape(table.schema, table, is_like=is_like)), put=(table,))
 
 
 def _create_many(row: JobRow, catalogue: Catalogue) -> Effect | None:
@@ -292,7 +300,7 @@ def _exchange(row: JobRow, catalogue: Catalogue) -> Effect:
         f"ALTER TABLE {sql.qualified(after.schema, after.name)} EXCHANGE PARTITION {sql.quoted(name)} "
         f"WITH TABLE {sql.qualified(plain.schema, plain.name)}" + ("" if validates else " WITHOUT VALIDATION")
     )
-    events = _events(row, _Shape(after.schema, after, pre=plain, query=query))
+    events = _events(row, _Shape(after.schema, after, pre=plain, query=query, partition_id=partition_id))
     return Effect(events, put=(after, swapped), drop=(plain.id,))
 
 
@@ -336,6 +344,16 @@ class _Shape:
     query: str | None = None  # None: as typed
     type: int | None = None  # None: the job's
     creation: str = ""
+    is_like: bool = False
+    partition_id: int = 0
+
+
+def _creation(job: Job, table: TableInfo | None) -> str:
+    """What would make the table in its form after the job; empty where it has none, or the job does not tell."""
+    if table is None or table.is_view or table.is_sequence or job.type in _DROPS:
+        return ""
+    documents = [d for d in (job.table, *job.tables) if isinstance(d, Mapping) and d.get("id") == table.id]
+    return create_table_sql(documents[-1]) if documents and "charset" in documents[-1] else ""
 
 
 def _events(row: JobRow, *shapes: _Shape) -> tuple[DdlEvent, ...]:
@@ -356,7 +374,9 @@ def _events(row: JobRow, *shapes: _Shape) -> tuple[DdlEvent, ...]:
             pre_schema=shape.pre.schema if shape.pre else "",
             pre_table=shape.pre.name if shape.pre else "",
             pre_table_info=shape.pre,
-            creation=shape.creation,
+            creation=shape.creation or _creation(job, shape.table),
+            is_like=shape.is_like,
+            partition_id=shape.partition_id,
         )
         for seq, shape in enumerate(shapes)
     )

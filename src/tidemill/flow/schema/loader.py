@@ -1,15 +1,22 @@
 """Reads the upstream's metadata at a ts and makes a schema store of them."""
 
+import asyncio
 import gc
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from tidemill.errors import StartTsCollectedError, UpstreamError
+from tidemill.flow.schema.effects import Recovered
 from tidemill.flow.schema.snapshot import PastRead, past_reads
 from tidemill.flow.schema.store import SchemaStore
 from tidemill.log import get_logger
 from tidemill.model.ts import Ts
-from tidemill.upstream.meta import MetaSnapshot, read_snapshot, scan_ranges
+from tidemill.upstream.documents import Document
+from tidemill.upstream.meta import MetaSnapshot, hash_range, read_snapshot, scan_ranges
+from tidemill.upstream.pd import PdClient
+from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader
 
 log = get_logger("schema")
@@ -38,6 +45,31 @@ async def load_schema(
         )
     log.info("schema loaded", ts=ts, tables=len(store.followed()), documents=documents)
     return store
+
+
+def recovered_reader(connect: Callable[[], PdClient]) -> Recovered:
+    """Reads what a database that comes back holds. Blocks, with connections and a loop of its own: it is needed in the
+    midst of a step that cannot wait, and about never."""
+
+    async def read(schema_id: int, ts: Ts) -> list[Document]:
+        pd = connect()
+        await pd.connect()
+        reader = SnapshotReader(pd, RegionCache(pd))
+        snapshot = MetaSnapshot()
+        try:
+            async for batch in reader.scan(*hash_range(b"DB:%d" % schema_id), ts):
+                pairs = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
+                read_snapshot(pairs, into=snapshot)
+        finally:
+            await reader.close()
+            await pd.close()
+        return [json.loads(document) for (found, _), document in snapshot.tables.items() if found == schema_id]
+
+    def recovered(schema_id: int, ts: Ts) -> list[Document]:
+        with ThreadPoolExecutor(1, thread_name_prefix="recovered") as threads:
+            return threads.submit(asyncio.run, read(schema_id, ts)).result()
+
+    return recovered
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from tidemill.errors import SchemaError
-from tidemill.flow.schema.effects import Catalogue, Effect, effect_of
+from tidemill.flow.schema.effects import Catalogue, Effect, Recovered, effect_of
 from tidemill.flow.schema.follow import Followed, Follower
 from tidemill.flow.schema.jobs import JobChanges, JobGone, JobRow, read_changes
 from tidemill.flow.schema.snapshot import PastRead, Start, load_start
@@ -137,6 +137,10 @@ class SchemaStore:
         store = cls(ts, is_for_every_table=is_for_every_table)
         store._load(start)
         return store
+
+    def read_recovered_with(self, read: Recovered) -> None:
+        """How to learn what a database that comes back holds, where the job does not tell."""
+        self._catalogue.recovered = read
 
     # Lookups
 

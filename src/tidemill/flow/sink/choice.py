@@ -19,10 +19,11 @@ from tidemill.flow.sink import lake, mysql
 from tidemill.flow.sink.blackhole import BlackholeSink, BlackholeTarget, drop_messages
 from tidemill.flow.sink.files import FileSink, FileTarget, write_files
 from tidemill.flow.sink.mysql.uri import SCHEMES as MYSQL_SCHEMES
+from tidemill.flow.sink.place import safe_uri, split_uri
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.storage import is_storage_parameter, parse_storage
 from tidemill.flow.sink.surface import Rescan, Sink
-from tidemill.flow.sink.uri import Scheme, SinkConfig, parse_sink_uri, safe_uri
+from tidemill.flow.sink.uri import Scheme, SinkConfig, parse_sink_uri
 from tidemill.model.row import LargeRows, RowBatch, flat
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
@@ -67,8 +68,17 @@ class Traits:
         return self.sharing if tasks >= self.least_sharers else Sharing.NEVER
 
 
+def answers(options: SinkOptions, seconds: float) -> bool:
+    """Whether the downstream answers, as far as can be told in so many seconds. From any thread; may block as long."""
+    match options:
+        case mysql.MysqlOptions():
+            return mysql.answers(options, seconds)
+    return True  # folders and buckets are not asked
+
+
 def read_sink_uri(uri: str, from_file: Mapping[str, str] | None = None) -> SinkOptions:
     """``from_file`` are parameters that hold where the URI says nothing. Raises SinkUriError."""
+    split_uri(uri)
     uri = _completed(uri, from_file or {})
     if uri.partition("://")[0].lower() in MYSQL_SCHEMES:
         return mysql.parse_mysql_uri(uri)
@@ -80,8 +90,11 @@ def read_sink_uri(uri: str, from_file: Mapping[str, str] | None = None) -> SinkO
 
 
 def named(options: SinkOptions, changefeed: str, cluster_id: int) -> SinkOptions:
-    """With the names under which a database that several changefeeds write to tells them apart."""
-    if isinstance(options, mysql.MysqlOptions):
+    """With the names by which a downstream tells changefeeds apart: another one's target is refused."""
+    if isinstance(options, lake.LakeOptions):
+        name = options.changefeed or changefeed  # the sink URI may have one
+        return replace(options, changefeed=name, changefeed_id=changefeed, cluster_id=str(cluster_id))
+    if isinstance(options, mysql.MysqlOptions | SinkConfig):
         return replace(options, changefeed=changefeed, cluster_id=str(cluster_id))
     return options
 
@@ -135,7 +148,7 @@ def open_sink(
         case lake.LakeOptions():
             return _open_lake(options, state, start_ts, zone, rescan)
         case SinkConfig(scheme=Scheme.FILE):
-            return FileSink(options, state, start_ts=start_ts, zone=zone, storage=options.storage)
+            return FileSink(options, state, start_ts=start_ts, zone=zone, storage=options.storage, rescan=rescan)
         case SinkConfig(scheme=Scheme.BLACKHOLE):
             return BlackholeSink(state)
     raise InvariantError(f"no sink for {options.safe_uri}")

@@ -2,19 +2,26 @@
 
 Every step that changes the folder goes through ``DurableFiles``, so that a test can stop the world
 after any of them, and every refusal of the operating system becomes a SinkError that says what to do.
+
+Tasks write below ``.tidemill/{generation}/`` and rename from there, which is what fences them: beginning a generation
+moves the folders of all older ones away, in one step of the file system each, so from then on the rename of a late
+task finds nothing to rename. Only the driver creates such a folder; a task that starts late cannot bring it back.
 """
 
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tidemill.errors import SinkError
+from tidemill.errors import SinkError, SinkUnavailableError, SupersededError
 
 TEMPORARY = ".tmp"  # ends the name of a file that is being written; readers look for .json and .csv
+STAGING = ".tidemill"  # below the root: a folder per generation for what is being written
+_GONE = ".gone"  # ends the name of the folder of a generation that has ended
 
 
 class DurableFiles:
@@ -23,28 +30,61 @@ class DurableFiles:
     def __init__(self, root: str) -> None:
         self.root = Path(root)
 
-    def write(self, path: str, chunks: Iterable[Any], before_rename: Callable[[], None] | None = None) -> int:
-        """Write bytes under a temporary name, force them to the disk, then give them their name.
+    def write(self, path: str, chunks: Iterable[Any]) -> int:
+        """Write bytes under a temporary name, force them to the disk, then give them their name. For the driver.
 
         Returns the bytes written. The new name itself is durable after ``sync_folder``.
-        ``before_rename`` may still raise to stop it.
         """
+        return self._write(_temporary(path), path, chunks)
+
+    def begin_generation(self, generation: str) -> None:
+        """From now on only files of ``generation`` are published; those of any other are refused. For the driver.
+
+        What an earlier generation has published before this returns is there to be found; nothing follows it. May be
+        called again with the same.
+        """
+        with _explained("take over", self.root):
+            for folder in (STAGING, f"{STAGING}/{generation}"):
+                self.step_make_folder(folder)
+            for name in sorted(os.listdir(self.root / STAGING)):
+                if name == generation:
+                    continue
+                gone = name if name.endswith(_GONE) else name + _GONE
+                if name != gone:
+                    self.step_rename(f"{STAGING}/{name}", f"{STAGING}/{gone}")
+                self.step_clear(f"{STAGING}/{gone}")
+
+    def publish_file(self, generation: str, path: str, chunks: Iterable[Any]) -> int:
+        """As ``write``, for tasks: raises SupersededError, and changes nothing, unless ``generation`` is the newest."""
+        staged = f"{STAGING}/{generation}/{secrets.token_hex(8)}{TEMPORARY}"
+        try:
+            return self._write(staged, path, chunks)
+        except SinkError as error:
+            # Only to say why. Without any staging at all it is rather the disk that is not mounted any more.
+            has_ended = (self.root / STAGING).is_dir() and not (self.root / STAGING / generation).is_dir()
+            if isinstance(error.__cause__, FileNotFoundError) and has_ended:
+                raise superseded(str(self.root)) from error
+            raise
+
+    def _write(self, temporary: str, path: str, chunks: Iterable[Any]) -> int:
         target = self.root / path
-        temporary = _temporary(path)
         size = 0
-        with _explained("write", target):
-            file = self.step_open(temporary)
-        with file:
-            for chunk in chunks:  # what goes wrong in making them is not ours to explain
-                with _explained("write", target):
-                    self.step_append(file, chunk)
-                size += len(chunk)
+        try:
             with _explained("write", target):
-                self.step_sync(file)
-        if before_rename is not None:
-            before_rename()
-        with _explained("write", target):
-            self.step_rename(temporary, path)
+                file = self.step_open(temporary)
+            with file:
+                for chunk in chunks:  # what goes wrong in making them is not ours to explain
+                    with _explained("write", target):
+                        self.step_append(file, chunk)
+                    size += len(chunk)
+                with _explained("write", target):
+                    self.step_sync(file)
+            with _explained("write", target):
+                self.step_rename(temporary, path)
+        except SinkError:
+            with suppress(OSError):  # it may be what fills the disk
+                (self.root / temporary).unlink(missing_ok=True)
+            raise
         return size
 
     def make_folder(self, path: str) -> None:
@@ -88,8 +128,10 @@ class DurableFiles:
             raise _translate("list", self.root / path, error) from error
 
     def walk(self) -> Iterator[tuple[str, list[str]]]:
-        """(folder, its files) of the whole tree. Raises where a folder cannot be read."""
-        for folder, _, files in os.walk(self.root, onerror=_raise_walk_error):
+        """(folder, its files) of the whole tree, without ``STAGING``. Raises where a folder cannot be read."""
+        for folder, folders, files in os.walk(self.root, onerror=_raise_walk_error):
+            if folder == str(self.root) and STAGING in folders:
+                folders.remove(STAGING)
             yield os.path.relpath(folder, self.root), files
 
     # The steps. A test overrides them to stop after any one.
@@ -125,6 +167,11 @@ class DurableFiles:
     def step_remove(self, path: str) -> None:
         (self.root / path).unlink(missing_ok=True)
 
+    def step_clear(self, path: str) -> None:
+        """Remove a folder and what is in it. A file that somebody still has open may stay, as on NFS: it is in nobody's
+        way there, and the next generation tries again."""
+        shutil.rmtree(self.root / path, ignore_errors=True)
+
 
 def _temporary(path: str) -> str:
     """A name of its own for each attempt: a task that was given up may still be writing."""
@@ -134,6 +181,13 @@ def _temporary(path: str) -> str:
 
 def is_temporary(name: str) -> bool:
     return name.startswith(".") and name.endswith(TEMPORARY)
+
+
+def superseded(root: str) -> SupersededError:
+    return SupersededError(
+        f"stopped writing to {root}: a newer generation of the changefeed, or another process, writes there now. "
+        "Nothing is lost: what this one had not committed is written again. Give each changefeed a folder of its own."
+    )
 
 
 def open_root(root: str, *, is_new: bool) -> None:
@@ -173,12 +227,22 @@ _REMEDIES = {
     errno.EISDIR: "A folder stands where a file should be: move it away or choose another folder",
     errno.ENAMETOOLONG: "The name is too long for this file system: choose another one",
     errno.EIO: "The disk reports a failure: check it",
+    errno.ESTALE: "The file server has lost track of the folder: see that it exports it as before",
 }
+# What passes without a new start: space is freed, a file server comes back. The changefeed waits for it and says so.
+# Rights, names and file systems that were taken away are somebody's decision; waiting for those would hide it.
+_PASSING = frozenset(
+    {
+        errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EBUSY, errno.ENOLCK,
+        errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET,
+        errno.ECONNABORTED, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH,
+    }
+)  # fmt: skip
 
 
 def _translate(what: str, path: Path, error: OSError) -> SinkError:
     remedy = _REMEDIES.get(error.errno or 0, "See what the system says of it")
-    return SinkError(
-        f"cannot {what} {path}: {error.strerror or error}. {remedy}, then start again; "
-        "the changefeed goes on from its checkpoint and nothing is lost."
-    )
+    found = f"cannot {what} {path}: {error.strerror or error}. {remedy}"
+    if error.errno in _PASSING:
+        return SinkUnavailableError(f"{found}. Nothing is lost: the changefeed continues from its checkpoint.")
+    return SinkError(f"{found}, then start again; the changefeed continues from its checkpoint and nothing is lost.")

@@ -14,12 +14,11 @@ file that is taken back.
 Committed is, per folder, what the last state says, else what its index file says. The state
 therefore holds only the folders not yet published and stays small however long the sink runs.
 
-A process that was killed may leave a task behind that still writes. Each FileSink therefore puts
-its own mark into the folder when it opens, targets carry the mark, and a task that finds another
-one there stops.
+A worker or a process that was killed may leave a task behind that still writes. Each ``recover``
+therefore begins a new generation, which targets carry; a task of an older one cannot publish its
+files any more (``claim``, ``durable``).
 """
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
@@ -30,16 +29,18 @@ import numpy as np
 import orjson
 
 from tidemill.errors import InvariantError, SinkError
-from tidemill.flow.encoder import Encoded, MessageProtocol
+from tidemill.flow.encoder import Encoded, MessageProtocol, make_encoder
 from tidemill.flow.sink import layout
+from tidemill.flow.sink.claim import Claim, Identity, check_start
 from tidemill.flow.sink.durable import is_temporary
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.schema_file import SchemaFile, parse_name, schema_of_database, schema_of_table
 from tidemill.flow.sink.storage import Files, StorageOptions, open_files, open_place
+from tidemill.flow.sink.surface import Rescan
 from tidemill.flow.sink.uri import SinkConfig
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
-from tidemill.model.ts import Ts, show
+from tidemill.model.ts import Ts, physical_ms, show
 
 _STATE_FORMAT = 1
 
@@ -54,7 +55,7 @@ class FileTarget:
     extension: str
     index_digits: int
     file_size: int
-    owner: str  # the mark of the sink that gave it
+    generation: str  # files are published only while it is the newest
     header: bytes = b""  # opens each file
     storage: StorageOptions | None = None  # None: the local folder root
 
@@ -73,23 +74,15 @@ def write_files(target: FileTarget, encoded: Iterator[Encoded], files: Files | N
             files.make_folder(target.directory)
         name = layout.data_file(target.first_index + count, target.index_digits, target.extension)
         content = chain([target.header], messages.until_full())
-        size += files.write(f"{target.directory}/{name}", content, lambda: _check_owner(target, files))
+        size += files.publish_file(target.generation, f"{target.directory}/{name}", content)
         count += 1
     if count:
         files.sync_folder(target.directory)
     return Receipt(target.directory, target.first_index, count, messages.rows, size)
 
 
-def _check_owner(target: FileTarget, files: Files) -> None:
-    if files.read(layout.OWNER) != target.owner.encode():
-        raise SinkError(
-            f"stopped writing to {files.root}: another process has taken it over. Nothing is lost: what this one had "
-            "not committed the other writes. Give each changefeed a folder of its own."
-        )
-
-
 class FileSink:
-    """The driver's side, with one owner at a time. Methods raise SinkError, after which a new one is to be made."""
+    """The driver's side, with one owner at a time. Methods raise SinkError, after which ``recover`` is to be called."""
 
     def __init__(
         self,
@@ -100,28 +93,35 @@ class FileSink:
         zone: tzinfo = UTC,
         storage: StorageOptions | None = None,
         files: Files | None = None,
+        rescan: Rescan | None = None,
     ) -> None:
         """``state`` is what ``commit`` returned last, None for a new changefeed. ``storage`` is where the files go, if
         not to the local folder that ``config`` names.
 
-        A new changefeed with ``start_ts`` is refused a folder whose metadata says that changes
-        above ``start_ts`` are there already: they would be there twice. ``zone`` names date folders.
+        A new changefeed is refused another one's folder, and one whose metadata names another
+        checkpoint than ``start_ts``. ``zone`` names date folders. Without ``rescan`` rows that were there
+        before a table got its key are left out.
         """
         self._config = config
         self._zone = zone
         self._storage = storage
+        self._rescan = rescan
+        self._refilled = (state or {}).get("refilled")  # the last DDL that brought rows: its ts and number
         opened = open_place(storage or StorageOptions(config.path), is_new=state is None)
         self._files = files or opened
         self._committed = _read_state(state)  # folder → index; complete for those below
         self._unpublished = set(self._committed)
         self._versions: dict[tuple[str, str, Ts], Ts] = {}
-        self._owner = secrets.token_hex(8)
-        if state is None and start_ts is not None:
-            self._check_unused(start_ts)
-        self._replace(layout.OWNER, self._owner.encode())
+        self._claim = Claim(self._files, Identity(config.cluster_id, config.changefeed))
+        published_ts = self._published_ts() if state is None else 0
+        # Our own, without rows yet: a checkpoint is saved before it is published, so it may lie above.
+        is_continued = self._claim.was_ours and start_ts is not None and published_ts <= start_ts
+        if start_ts is not None and not is_continued:
+            check_start(str(self._files.root), published_ts, start_ts)
 
     def recover(self) -> None:
-        """Bring the folder to what was committed; to be called once, before the first target."""
+        """Begin a new generation, and reduce the folder to what was committed. Targets made before are dead."""
+        self._claim.begin()
         for folder, names in self._files.walk():
             indexes = {name: index for name in names if (index := layout.data_file_index(name)) is not None}
             committed = self._committed_index(folder) if indexes else 0
@@ -147,13 +147,14 @@ class FileSink:
             config.extension,
             config.file_index_digits,
             config.file_size,
-            self._owner,
+            self._claim.generation,
             config.csv.header(table) if config.protocol is MessageProtocol.CSV else b"",
             self._storage,
         )
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """Take the batch up to ``to_ts`` as done; returns the state to be made durable before ``publish``."""
+        self._claim.check()
         for receipt in receipts:
             if not receipt.files:
                 continue
@@ -165,8 +166,7 @@ class FileSink:
                 )
             self._committed[receipt.directory] = receipt.first_index + receipt.files - 1
             self._unpublished.add(receipt.directory)
-        folders = {folder: self._committed[folder] for folder in sorted(self._unpublished)}
-        return {"format": _STATE_FORMAT, "folders": folders}
+        return self._state()
 
     def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
         """Batches may end anywhere."""
@@ -180,12 +180,33 @@ class FileSink:
         self._publish_indexes()
         self._replace(layout.METADATA, orjson.dumps({"checkpoint-ts": checkpoint_ts}))
 
-    def ddl(self, event: DdlEvent) -> None:
-        """Write the schema file or files of a DDL. May be called again for the same one."""
+    def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
+        """Write the schema file or files of a DDL, and the rows of a table that has just got its key: no change tells
+        of them. May be called again for the same one."""
         for file in self._schema_files(event):
             folder = layout.schema_folder(file.schema, file.table)
             self._files.make_folder(folder)
             self._replace(f"{folder}/{file.name}", file.content)
+        if self._rescan is None or event.table_info is None or not event.gives_key:
+            return None
+        at = [int(event.finished_ts), event.seq]
+        if self._refilled != at:
+            self.commit(event.finished_ts, self._refill(event.table_info, event.finished_ts, self._rescan))
+            self._refilled = at
+        return self._state()
+
+    def _refill(self, table: TableInfo, ts: Ts, rescan: Rescan) -> list[Receipt]:
+        """Write all rows as of ``ts`` as inserts. Runs on the driver."""
+        receipts = []
+        for physical_id in table.physical_ids:
+            encoder = make_encoder(self._config, physical_ms(ts))
+            encoded = (encoder.encode(rows) for rows in rescan(table, [physical_id], ts))
+            receipts.append(write_files(self.target(table, physical_id, ts), encoded, self._files))
+        return receipts
+
+    def _state(self) -> dict[str, Any]:
+        folders = {folder: self._committed[folder] for folder in sorted(self._unpublished)}
+        return {"format": _STATE_FORMAT, "folders": folders, **({"refilled": self._refilled} if self._refilled else {})}
 
     def _schema_files(self, event: DdlEvent) -> list[SchemaFile]:
         if event.table_info is None or not event.table:
@@ -246,18 +267,13 @@ class FileSink:
         self._files.write(path, [content])
         self._files.sync_folder(path.rpartition("/")[0] or ".")
 
-    def _check_unused(self, start_ts: Ts) -> None:
+    def _published_ts(self) -> int:
+        """The checkpoint that readers have been told; 0 if there is none."""
         content = self._files.read(layout.METADATA)
         try:
-            checkpoint = int(orjson.loads(content)["checkpoint-ts"]) if content else 0
+            return int(orjson.loads(content)["checkpoint-ts"]) if content else 0
         except (ValueError, KeyError, TypeError):
-            checkpoint = 0
-        if checkpoint > start_ts:
-            raise SinkError(
-                f"the folder {self._files.root} already holds changes up to {show(checkpoint)}, and this changefeed "
-                f"starts at {show(start_ts)}: they would be there twice. Choose an empty folder, or a start-ts from "
-                "there on."
-            )
+            return 0
 
 
 class _Cutter:

@@ -1,7 +1,8 @@
 """Where everything lies below the root: TiCDC's layout for storage.
 
 metadata                                                             the checkpoint
-.owner                                                               mark of the process that writes: ours alone
+.owner                                                               whose folder it is: ours alone (``claim``)
+.tidemill/{generation}/                                              what is being written: ours alone (``durable``)
 {schema}/meta/schema_{version}_{checksum}.json                       DDL of a database
 {schema}/{table}/meta/schema_{version}_{checksum}.json               a table's schema and its DDL
 {schema}/{table}/{version}/[{partition}/][{date}/]CDC{index}.json    rows
@@ -11,6 +12,7 @@ metadata                                                             the checkpo
 import re
 from datetime import datetime, tzinfo
 
+from tidemill.flow.sink.durable import STAGING
 from tidemill.flow.sink.uri import DateSeparator
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, physical_ms
@@ -59,10 +61,10 @@ def index_file(folder: str) -> str:
 def folder_name(name: str) -> str:
     """A schema's or table's name as a folder's.
 
-    MySQL allows names that would leave the tree (``..``, ``a/b``). Those are escaped, and with them
-    names that hold a percent sign, so that no two names meet. All others stand as they are.
+    MySQL allows names that would leave the tree (``..``, ``a/b``), or are those of our own files there. Those are
+    escaped, and with them names that hold a percent sign, so that no two names meet. All others stand as they are.
     """
-    if name in (".", ".."):
+    if name in (".", "..", OWNER, STAGING):
         return name.replace(".", "%2E")
     if "/" in name or "%" in name or "\0" in name:
         return name.replace("%", "%25").replace("/", "%2F").replace("\0", "%00")

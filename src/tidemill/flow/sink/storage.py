@@ -7,18 +7,19 @@ its upload has ended. A bucket has no folders, so those steps do nothing there; 
 so are the sinks above. Parameters carry TiCDC's names. Secrets never show in a message, a log line or a ``repr``.
 """
 
-import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
-from tidemill.errors import SinkError, SinkUriError
+from tidemill.errors import SinkUriError
 from tidemill.flow.sink.durable import DurableFiles, open_root
+from tidemill.flow.sink.objects import ObjectFiles
+from tidemill.flow.sink.place import split_uri
 
 _REFUSED: Mapping[str, str] = {
     "acl": "objects get the bucket's default rights",
@@ -96,8 +97,11 @@ def parse_storage(uri: str) -> StorageOptions:
 
     Raises SinkUriError, which names what is wrong and never shows a value of a secret.
     """
-    parts = urlsplit(uri)
+    parts = split_uri(uri)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name, count in Counter(name for name, _ in parse_qsl(parts.query, keep_blank_values=True)).items():
+        if count > 1 and is_storage_parameter(name):
+            raise SinkUriError(f"sink URI parameter {name!r} is given twice. Keep one of them.")
     if parts.scheme.lower().rpartition("+")[2] != "s3":
         return _local(parts.netloc, unquote(parts.path), given)
     for name in given:
@@ -107,6 +111,10 @@ def parse_storage(uri: str) -> StorageOptions:
         raise SinkUriError("an s3:// URI has no user and password. Use 'access-key' and 'secret-access-key'.")
     if not parts.netloc:
         raise SinkUriError("the sink URI names no bucket. Write s3://bucket/prefix.")
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,255}", parts.netloc):
+        raise SinkUriError(
+            f"{parts.netloc!r} is no name of a bucket. Write s3://bucket/prefix, and the host as 'endpoint'."
+        )
     has_key, has_secret = (bool(given.get(name)) for name in ("access-key", "secret-access-key"))
     if has_key != has_secret:
         raise SinkUriError(
@@ -145,9 +153,17 @@ def _endpoint(text: str) -> str:
     scheme, sign, host = text.partition("://")
     if not sign:
         scheme, host = "https", text
-    if scheme not in ("http", "https") or not host.strip("/"):
+    if scheme not in ("http", "https") or not host.strip("/") or not _is_address(f"{scheme}://{host}"):
         raise SinkUriError("sink URI parameter 'endpoint' must be a host, or http://host:port or https://host:port.")
     return f"{scheme}://{host.rstrip('/')}"
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an address, a port that is none
+        return False
 
 
 def _boolean(name: str, text: str) -> bool:
@@ -171,120 +187,6 @@ def open_place(options: StorageOptions, *, is_new: bool) -> "Files":
     else:
         open_root(options.root, is_new=is_new)
     return files
-
-
-class ObjectFiles:
-    """Objects below a prefix of a bucket, with the surface of DurableFiles. An upload is durable when it ends."""
-
-    def __init__(self, options: StorageOptions) -> None:
-        self._options = options
-        self.root = options.shown  # for messages
-
-    def __reduce__(self) -> tuple[type["ObjectFiles"], tuple[StorageOptions]]:
-        return type(self), (self._options,)
-
-    def write(self, path: str, chunks: Iterable[Any], before_rename: Callable[[], None] | None = None) -> int:
-        """Upload bytes as one object; it appears when the upload ends. ``before_rename`` may raise to prevent that."""
-        content = pa.BufferOutputStream()
-        for chunk in chunks:  # what goes wrong in making them is not ours to explain
-            content.write(chunk)
-        whole = content.getvalue()
-        if before_rename is not None:
-            before_rename()
-        try:
-            with self._filesystem.open_output_stream(self._path(path)) as stream:
-                stream.write(whole)
-        except (OSError, pa.ArrowException) as error:
-            raise self._translate("write", path, error) from error
-        return int(whole.size)
-
-    def make_folder(self, path: str) -> None:
-        """A bucket has no folders."""
-
-    def sync_folder(self, path: str) -> None:
-        """An object is durable, name and all, once it is there."""
-
-    def remove(self, path: str) -> None:
-        try:
-            self._filesystem.delete_file(self._path(path))
-        except FileNotFoundError:
-            return
-        except (OSError, pa.ArrowException) as error:
-            raise self._translate("remove", path, error) from error
-
-    def read(self, path: str) -> bytes | None:
-        """The content; None if there is no such object."""
-        try:
-            with self._filesystem.open_input_stream(self._path(path)) as stream:
-                return bytes(stream.readall())
-        except FileNotFoundError:
-            return None
-        except (OSError, pa.ArrowException) as error:
-            raise self._translate("read", path, error) from error
-
-    def names(self, path: str) -> list[str]:
-        """What lies directly below ``path``; nothing if nothing does."""
-        return [info.base_name for info in self._list(path, is_deep=False)]
-
-    def walk(self) -> Iterator[tuple[str, list[str]]]:
-        """(folder, its files) of everything below the root."""
-        found: dict[str, list[str]] = {}
-        start = len(self._path("")) + 1
-        for info in self._list("", is_deep=True):
-            if info.is_file:
-                folder, _, name = info.path[start:].rpartition("/")
-                found.setdefault(folder or ".", []).append(name)
-        yield from sorted(found.items())
-
-    def check_access(self) -> None:
-        """Raises SinkError unless objects can be written and removed again below the root."""
-        self.write(".probe.tmp", [b"probe"])
-        self.remove(".probe.tmp")
-
-    @cached_property
-    def _filesystem(self) -> pafs.FileSystem:
-        try:
-            return self._options.filesystem()
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise self._translate("open", "", error) from error
-
-    def _list(self, path: str, *, is_deep: bool) -> list[pafs.FileInfo]:
-        selector = pafs.FileSelector(self._path(path), allow_not_found=True, recursive=is_deep)
-        try:
-            return list(self._filesystem.get_file_info(selector))
-        except (OSError, pa.ArrowException) as error:
-            raise self._translate("list", path, error) from error
-
-    def _path(self, path: str) -> str:
-        return "/".join([self._options.root, *(part for part in path.split("/") if part not in ("", "."))])
-
-    def _translate(self, what: str, path: str, error: Exception) -> SinkError:
-        return SinkError(
-            f"cannot {what} s3://{self._path(path)}: {_reason(error)}, then start again; "
-            "the changefeed goes on from its checkpoint and nothing is lost."
-        )
-
-
-_REASONS = (
-    ("ACCESS_DENIED", "access is denied. Give this user the rights to read, write, list and delete there"),
-    ("INVALID_ACCESS_KEY_ID", "the access key is not known. Check 'access-key', or the environment's credentials"),
-    ("SIGNATURE_DOES_NOT_MATCH", "the secret does not fit the access key. Check 'secret-access-key'"),
-    ("NO_SUCH_BUCKET", "there is no such bucket. Create it, or correct its name"),
-    ("NETWORK_CONNECTION", "nobody answers. Check 'endpoint' and the network"),
-    ("EXPIRED_TOKEN", "the session has expired. Give a new 'session-token'"),
-)
-
-
-def _reason(error: Exception) -> str:
-    """What the store says, in our words: its own text may quote a request."""
-    text = str(error)
-    for word, meaning in _REASONS:
-        if word in text or word.replace("_", "").lower() in text.lower():
-            return meaning
-    if isinstance(error, OSError) and error.errno == errno.ENOENT:
-        return "there is no such bucket. Create it, or correct its name"
-    code = text.partition("AWS Error ")[2].split(" ")[0]
-    return f"the store refused{f' with {code}' if code else ''}. See what it says of it"
 
 
 Files = DurableFiles | ObjectFiles

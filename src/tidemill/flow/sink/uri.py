@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from tidemill.errors import SinkUriError
 from tidemill.flow.encoder import BinaryEncoding, CanalJsonOptions, CsvOptions, MessageProtocol
+from tidemill.flow.sink.place import SHOWN, safe_uri, split_uri
 
 if TYPE_CHECKING:
     from tidemill.flow.sink.storage import StorageOptions
@@ -54,6 +55,8 @@ class SinkConfig:
     output_raw_change_event: bool = False
     output_column_id: bool = False
     worker_count: int = 16  # at most so many tables are written at the same time
+    changefeed: str = ""  # whose folder it is; see ``choice.named``
+    cluster_id: str = ""
     safe_uri: str = field(default="", compare=False)  # for logs and messages: no secrets
 
     @property
@@ -68,10 +71,7 @@ class SinkConfig:
 
 def parse_sink_uri(uri: str) -> SinkConfig:
     """Raises SinkUriError, which names what is wrong and never shows a secret of the URI."""
-    try:
-        parts = urlsplit(uri)
-    except ValueError as error:
-        raise SinkUriError(f"cannot read the sink URI {safe_uri(uri)}: {error}.") from error
+    parts = split_uri(uri)
     scheme = _scheme(parts.scheme, uri)
     given = _given(parts.query)
     values = {name: _read(name, text, scheme) for name, text in given.items()}
@@ -106,18 +106,6 @@ def known_parameters() -> list[ParameterHelp]:
 def refused_parameters() -> Mapping[str, str]:
     """Parameters of TiCDC that are not honoured, each with the reason."""
     return _REFUSED
-
-
-def safe_uri(uri: str) -> str:
-    """The URI for logs and messages: passwords, keys and tokens are hidden."""
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?", uri)
-    if not found:
-        return "(not a URI)"
-    scheme, host, path, query = found.groups()
-    if "@" in host:
-        host = "xxxxx@" + host.rpartition("@")[2]
-    shown = [_hide(pair) for pair in (query or "")[1:].split("&") if pair]
-    return f"{scheme}://{host}{path}" + ("?" + "&".join(shown) if shown else "")
 
 
 # Reading a value. Each reader raises ValueError with what it wants.
@@ -337,8 +325,6 @@ _EXAMPLES = (
     "iceberg:///warehouse, delta:///lake, or blackhole://."
 )
 
-_SECRETS = re.compile(r"(?i)(key|secret|token|password|passwd|credential|sas|ca$|cert$)")
-
 
 def _scheme(text: str, uri: str) -> Scheme:
     known = [scheme.value for scheme in Scheme]
@@ -376,7 +362,7 @@ def _read(name: str, text: str, scheme: Scheme) -> Any:
     try:
         return parameter.read(text)
     except ValueError as wanted:
-        shown = repr(text) if not _SECRETS.search(name) else "this value"
+        shown = repr(text) if name in SHOWN else "this value"
         end = "" if str(wanted).endswith((".", "?")) else "."
         raise SinkUriError(f"sink URI parameter {name!r} is {shown}; it must be {wanted}{end}") from None
 
@@ -452,8 +438,3 @@ def _build(scheme: Scheme, protocol: MessageProtocol | None, values: Mapping[str
 def _suggestion(text: str, known: Any) -> str:
     close = difflib.get_close_matches(text, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
-
-
-def _hide(pair: str) -> str:
-    name, sign, value = pair.partition("=")
-    return f"{name}=xxxxx" if sign and value and _SECRETS.search(unquote(name)) else pair

@@ -16,6 +16,10 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from tidemill.errors import InvariantError
+
+_ARROW_LIMIT = (1 << 31) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
@@ -48,6 +52,12 @@ class Scattered:
 
     def slice(self, low: int, high: int) -> "Scattered":
         return Scattered(self.address[low:high], self.length[low:high], self.owners)
+
+    def arrow_offsets(self) -> npt.NDArray[np.int32]:
+        """The same in Arrow's 32 bits. Batches are cut long before those end."""
+        if self.bytes > _ARROW_LIMIT:
+            raise InvariantError(f"{self.bytes} bytes were to go into one column of a batch. This is a bug.")
+        return self.offsets().astype(np.int32)
 
     def offsets(self) -> npt.NDArray[np.int64]:
         """Where each value begins once they lie side by side, and where the last one ends."""

@@ -15,8 +15,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from tidemill.flow.sorter.order import merge
+from tidemill.flow.sorter.order import Rows, merge
 from tidemill.flow.sorter.segment import MappedSegment, SegmentSlice
+from tidemill.model.change import cut_by_bytes
 
 Identity = tuple[int, bytes]  # start-ts and key
 Keep = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -62,7 +63,8 @@ class LargeTransaction:
             if parts:
                 merged = merge(parts)
                 del parts
-                yield from merged.batches([0, len(merged)])
+                sizes: Rows = np.sum([values.length for values in merged.binary.values()], axis=0, dtype=np.int64)
+                yield from merged.batches(cut_by_bytes(sizes, self.batch_bytes))
 
     def _windows(self, files: Sequence[MappedSegment]) -> Iterator[list[tuple[int, int]]]:
         """For each window the rows of every file that belong to it."""

@@ -20,13 +20,15 @@ from numba import njit
 
 from tidemill.errors import InvariantError
 from tidemill.flow.sorter.gather import Scattered
-from tidemill.model.change import RAW_CHANGE_SCHEMA
+from tidemill.model.change import RAW_CHANGE_SCHEMA, cut_by_bytes
 
 Rows = npt.NDArray[np.int64]
 Stamps = npt.NDArray[np.uint64]
 Verdict = npt.NDArray[np.uint8]
 
 BINARY_COLUMNS = ("key", "value", "old_value")
+
+_COMPARED_BYTES = 32 << 20
 
 _FINE, _DISORDER, _DUPLICATE, _OTHER_TXN = 0, 1, 2, 3  # what a row is to the one before it
 
@@ -136,6 +138,14 @@ class _Index:
         begins[self.bounds[:-1]] = True
         return np.cumsum(begins[:-1])
 
+    def sizes(self) -> Rows:
+        """For each row the bytes of its values."""
+        lengths = [
+            Scattered.of([part.column(name) for part in self.parts], None).length for name in ("value", "old_value")
+        ]
+        total: Rows = np.sum(lengths, axis=0, dtype=np.int64)
+        return total
+
     def rows(self, at: Rows) -> pa.Table:
         return pa.Table.from_batches(self.parts).take(pa.array(at))
 
@@ -153,9 +163,9 @@ def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _gathered(values: Scattered) -> pa.Array:
+    offsets = pa.py_buffer(values.arrow_offsets())
     data = pa.allocate_buffer(values.bytes)
     values.copy_to(np.frombuffer(data, dtype=np.uint8))
-    offsets = pa.py_buffer(values.offsets().astype(np.int32))
     return pa.Array.from_buffers(pa.binary(), len(values.length), [None, offsets, data])
 
 
@@ -231,12 +241,15 @@ def _refuse_two_writers(index: _Index, order: Rows, verdict: Verdict) -> None:
 
 def _refuse_contradictions(index: _Index, order: Rows, verdict: Verdict) -> None:
     """A change that came twice must have come the same both times."""
-    at = np.flatnonzero(verdict == _DUPLICATE)
-    second, first = index.rows(order[at]), index.rows(order[at - 1])
-    for name in ("op", "value", "old_value"):
-        differ = pc.not_equal(second.column(name), first.column(name)).to_numpy()
-        if differ.any():
-            _refuse(index, order[at][differ][0], f"two deliveries that differ in {name}")
+    found = np.flatnonzero(verdict == _DUPLICATE)
+    sizes = index.sizes()[order[found]]
+    for low, high in pairwise(cut_by_bytes(sizes, _COMPARED_BYTES)):  # so much of both is copied
+        at = found[low:high]
+        second, first = index.rows(order[at]), index.rows(order[at - 1])
+        for name in ("op", "value", "old_value"):
+            differ = pc.not_equal(second.column(name), first.column(name)).to_numpy()
+            if differ.any():
+                _refuse(index, order[at][differ][0], f"two deliveries that differ in {name}")
 
 
 def _refuse(index: _Index, row: int, found: str) -> None:

@@ -5,8 +5,8 @@ span, each sorted by ``(commit_ts, start_ts, key)``: a range of commit-ts of one
 rows. Readers do not parse it. They are told where its buffers lie and take views of the rows they
 want, after checking the CRC-32 of exactly those blocks of 64 KiB that the rows touch.
 
-In memory stays, per segment, a sample of every thousandth row (its commit-ts and the size of
-everything before it) and the checksums. That answers how many rows and bytes lie below a ts, and
+In memory stays, per segment, a sample of every thousandth row, and of more where rows are large (its commit-ts
+and the size of everything before it) and the checksums. That answers how many rows and bytes lie below a ts, and
 where, but for the last thousand rows, which are looked up in the file.
 
 Files are not synced: what a crash takes is pulled again from the checkpoint. They are written under
@@ -31,10 +31,11 @@ from tidemill.errors import DataDirError, SegmentCorruptError
 from tidemill.flow.sorter.arrowfile import ALIGNMENT, frame
 from tidemill.flow.sorter.gather import Scattered
 from tidemill.flow.sorter.order import BINARY_COLUMNS, Rows, Stamps, merge
-from tidemill.model.change import RAW_CHANGE_SCHEMA
+from tidemill.model.change import RAW_CHANGE_SCHEMA, cut_by_bytes
+from tidemill.private import open_private
 
 BLOCK_BYTES = 1 << 16  # what one checksum covers
-SAMPLE_ROWS = 1 << 10
+SAMPLE_ROWS, SAMPLE_BYTES = 1 << 10, 1 << 20  # one sample stands for so much at most, or for one row
 
 _FIXED = {"start_ts": 8, "commit_ts": 8, "op": 1}  # column and its width
 _ROW_BYTES = sum(_FIXED.values()) + 4 * len(BINARY_COLUMNS)  # of a row with empty key and values
@@ -71,8 +72,9 @@ class SegmentSlice:
     row_high: int
     first_ts: int
     last_ts: int
-    sample_ts: bytes  # uint64: commit-ts of a row every SAMPLE_ROWS or so, within the slice
-    sample_bytes: bytes  # int64: about how many bytes there are from each of those rows to the next
+    sample_ts: bytes  # uint64: commit-ts of a row every SAMPLE_ROWS or SAMPLE_BYTES or so, within the slice
+    sample_rows: bytes  # int64: how many rows there are from each of those to the next
+    sample_bytes: bytes  # int64: and about how many bytes
     sums: tuple[BlockSums, ...]  # of every block that the rows touch
 
     def __len__(self) -> int:
@@ -134,9 +136,16 @@ class Segment:
             return None
         first, last = self._ts_of(section, low), self._ts_of(section, high - 1)
         a, b = np.searchsorted(self.row, (low, high))
-        sizes = np.diff(self.sample_bytes[a : b + 1])
         return SegmentSlice(
-            self.layout, low, high, first, last, self.ts[a:b].tobytes(), sizes.tobytes(), self._sums_of(low, high)
+            layout=self.layout,
+            row_low=low,
+            row_high=high,
+            first_ts=first,
+            last_ts=last,
+            sample_ts=self.ts[a:b].tobytes(),
+            sample_rows=np.diff(self.row[a : b + 1]).tobytes(),
+            sample_bytes=np.diff(self.sample_bytes[a : b + 1]).tobytes(),
+            sums=self._sums_of(low, high),
         )
 
     def bytes_of(self, rows: SegmentSlice) -> int:
@@ -259,7 +268,9 @@ class MappedSegment:
             self._sums[block] = -1
 
 
-def write_segment(path: Path, spans: Sequence[tuple[int, Sequence[pa.RecordBatch]]]) -> Segment:
+def write_segment(
+    path: Path, spans: Sequence[tuple[int, Sequence[pa.RecordBatch]]], *, sample_bytes: int = SAMPLE_BYTES
+) -> Segment:
     """Sort the batches of each span, drop duplicates and write them as one segment at ``path``.
 
     Every span given must have a row. Rows of all together must stay below 2 GiB a column.
@@ -272,7 +283,7 @@ def write_segment(path: Path, spans: Sequence[tuple[int, Sequence[pa.RecordBatch
     offsets = [values.offsets() for values in binary]
     unfinished = path.with_suffix(".tmp")
     try:
-        with unfinished.open("wb") as file:
+        with open_private(unfinished, "wb") as file:
             layout, crc32 = _write(file, str(path), fixed, binary, offsets)
         unfinished.replace(path)
     except OSError as error:
@@ -281,7 +292,8 @@ def write_segment(path: Path, spans: Sequence[tuple[int, Sequence[pa.RecordBatch
             "there, or choose another --data-dir, and start again; the changes are pulled again from the checkpoint."
         ) from error
     commit: Stamps = fixed[1]
-    samples = [np.arange(low, high, SAMPLE_ROWS) for low, high in pairwise(changes.bounds)]
+    sizes = np.diff(np.sum(offsets, axis=0)) + _ROW_BYTES
+    samples = [_samples(sizes, low, high, sample_bytes) for low, high in pairwise(changes.bounds)]
     row = np.append(np.concatenate(samples), changes.bounds[-1])
     return Segment(
         layout=layout,
@@ -294,6 +306,15 @@ def write_segment(path: Path, spans: Sequence[tuple[int, Sequence[pa.RecordBatch
         data_at=tuple(each[row] for each in offsets),
         crc32=crc32,
     )
+
+
+def _samples(sizes: Rows, low: int, high: int, sample_bytes: int) -> Rows:
+    """Which of rows ``[low, high)`` are samples, the first one always."""
+    by_rows = np.arange(low, high, SAMPLE_ROWS)
+    if sizes[low:high].sum() <= sample_bytes:
+        return by_rows
+    by_bytes = low + np.array(cut_by_bytes(sizes[low:high], sample_bytes)[:-1], dtype=np.int64)
+    return np.union1d(by_rows, by_bytes)
 
 
 def _write(
@@ -310,8 +331,8 @@ def _write(
     for column in fixed:
         to.write(column.view(np.uint8))
         to.align()
-    for values, places in zip(binary, offsets, strict=True):
-        to.write(places.astype(np.int32).view(np.uint8))
+    for values in binary:
+        to.write(values.arrow_offsets().view(np.uint8))
         to.align()
         to.gather(values)
         to.align()

@@ -22,11 +22,13 @@ import pyarrow.compute as pc
 
 from tidemill.flow.sorter.large import Keep, LargeTransaction
 from tidemill.flow.sorter.order import Rows, Stamps, merge
-from tidemill.flow.sorter.segment import SAMPLE_ROWS, MappedSegment, SegmentSlice
+from tidemill.flow.sorter.segment import MappedSegment, SegmentSlice
 
-_COLUMN_BYTES = 1 << 30  # an Arrow binary column ends at twice that
 _WINDOW_BATCHES = 4  # a merge takes about so many batches' rows at once
 BATCH_ROWS, BATCH_BYTES = 1 << 16, 32 << 20
+# What no batch exceeds, but for one row. An Arrow binary column ends at 2 GiB, and text may take eight times the bytes
+# of what it is made of. No transaction is cut here that is not larger than twice what makes it a large one.
+_MOST_BYTES = 2 * _WINDOW_BATCHES * BATCH_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ Portion: TypeAlias = pa.RecordBatch | LargeTransaction
 
 
 def read_slices(
-    slices: SpanSlices, batch_rows: int = BATCH_ROWS, batch_bytes: int = BATCH_BYTES, column_bytes: int = _COLUMN_BYTES
+    slices: SpanSlices, batch_rows: int = BATCH_ROWS, batch_bytes: int = BATCH_BYTES, most_bytes: int = _MOST_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """Every change of ``slices`` once, in the order ``(commit_ts, start_ts, key)``. Runs on executors.
 
@@ -75,7 +77,7 @@ def read_slices(
     ``read_portions``. Raises ``SegmentCorruptError`` on a file that is not as it was written, before any row that it
     damages is yielded.
     """
-    for portion in read_portions(slices, batch_rows, batch_bytes, column_bytes):
+    for portion in read_portions(slices, batch_rows, batch_bytes, most_bytes):
         if isinstance(portion, LargeTransaction):
             yield from portion.read()
         else:
@@ -83,21 +85,20 @@ def read_slices(
 
 
 def read_portions(
-    slices: SpanSlices, batch_rows: int = BATCH_ROWS, batch_bytes: int = BATCH_BYTES, column_bytes: int = _COLUMN_BYTES
+    slices: SpanSlices, batch_rows: int = BATCH_ROWS, batch_bytes: int = BATCH_BYTES, most_bytes: int = _MOST_BYTES
 ) -> Iterator[Portion]:
     """As ``read_slices``, with large transactions as such, unread: all batches between them hold whole transactions.
 
-    A transaction is large if it has more than some batches' rows or bytes. Only of one that is not found out, for it
-    has a few huge rows among many small ones, what exceeds ``column_bytes`` is cut between two keys, since
-    an Arrow binary column ends at 2 GiB.
+    A transaction is large if it has more than some batches' rows or bytes, as far as samples tell. Of one that is not
+    found out what exceeds ``most_bytes`` is cut between two keys: a batch never has more, but for one row.
     """
     rest = slices.slices
     keep = slices.keys.of if slices.keys is not None else None
     for ts in _large(rest, batch_rows * _WINDOW_BATCHES, batch_bytes * _WINDOW_BATCHES):
         before, within, rest = _around(rest, ts)
-        yield from _read(before, batch_rows, batch_bytes, column_bytes, keep)
+        yield from _read(before, batch_rows, batch_bytes, most_bytes, keep)
         yield LargeTransaction(ts, within, batch_rows, batch_bytes, keep)
-    yield from _read(rest, batch_rows, batch_bytes, column_bytes, keep)
+    yield from _read(rest, batch_rows, batch_bytes, most_bytes, keep)
 
 
 def pick_keys(slices: SpanSlices, count: int) -> list[bytes]:
@@ -111,13 +112,13 @@ def pick_keys(slices: SpanSlices, count: int) -> list[bytes]:
 
 
 def _read(
-    slices: Sequence[SegmentSlice], batch_rows: int, batch_bytes: int, column_bytes: int, keep: Keep | None
+    slices: Sequence[SegmentSlice], batch_rows: int, batch_bytes: int, most_bytes: int, keep: Keep | None
 ) -> Iterator[pa.RecordBatch]:
     for cluster in _clusters(slices, batch_rows):
         if len(cluster) > 1:
-            yield from _read_merged(cluster, batch_rows, batch_bytes, column_bytes, keep)
+            yield from _read_merged(cluster, batch_rows, batch_bytes, most_bytes, keep)
             continue
-        for batch in _read_alone(cluster[0], batch_rows, batch_bytes):
+        for batch in _read_alone(cluster[0], batch_rows, batch_bytes, most_bytes):
             kept = batch if keep is None else keep(batch)
             if len(kept):
                 yield kept
@@ -127,14 +128,20 @@ def _large(slices: Sequence[SegmentSlice], most_rows: int, most_bytes: int) -> l
     """Commit-ts that have more rows or bytes than that, ascending, as far as the samples tell."""
     if sum(len(each) for each in slices) <= most_rows and sum(map(_bytes_of, slices)) <= most_bytes:
         return []
-    samples = [np.frombuffer(each.sample_ts, np.uint64) for each in slices]
-    shares = [len(each) / max(len(found), 1) for found, each in zip(samples, slices, strict=True)]
-    rows = np.repeat(shares, [len(found) for found in samples])
-    sizes = np.concatenate([np.frombuffer(each.sample_bytes, np.int64) for each in slices])
-    found, place = np.unique(np.concatenate(samples), return_inverse=True)
+    samples, rows, sizes = _samples(slices)
+    found, place = np.unique(samples, return_inverse=True)
     count, size = (np.bincount(place, weights=weights, minlength=len(found)) for weights in (rows, sizes))
     is_large = (count > most_rows) | (size > most_bytes)
     return [int(ts) for ts in found[is_large]]
+
+
+def _samples(slices: Sequence[SegmentSlice]) -> tuple[Stamps, Rows, Rows]:
+    """Commit-ts of all samples, and the rows and bytes that each stands for."""
+    return (
+        np.concatenate([np.frombuffer(each.sample_ts, np.uint64) for each in slices]),
+        np.concatenate([np.frombuffer(each.sample_rows, np.int64) for each in slices]),
+        np.concatenate([np.frombuffer(each.sample_bytes, np.int64) for each in slices]),
+    )
 
 
 def _bytes_of(each: SegmentSlice) -> int:
@@ -162,7 +169,7 @@ def _around(
 
 def _part(each: SegmentSlice, begin: int, end: int, first_ts: int, last_ts: int) -> SegmentSlice:
     """Rows ``[begin, end)`` of a slice."""
-    stamps, sizes = np.frombuffer(each.sample_ts, np.uint64), np.frombuffer(each.sample_bytes, np.int64)
+    stamps, rows, sizes = _samples([each])
     inside = (stamps >= np.uint64(first_ts)) & (stamps <= np.uint64(last_ts))
     return replace(
         each,
@@ -171,6 +178,7 @@ def _part(each: SegmentSlice, begin: int, end: int, first_ts: int, last_ts: int)
         first_ts=first_ts,
         last_ts=last_ts,
         sample_ts=stamps[inside].tobytes(),
+        sample_rows=rows[inside].tobytes(),
         sample_bytes=sizes[inside].tobytes(),
     )
 
@@ -190,7 +198,7 @@ def _clusters(slices: Sequence[SegmentSlice], batch_rows: int) -> Iterator[list[
         yield cluster
 
 
-def _read_alone(alone: SegmentSlice, batch_rows: int, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+def _read_alone(alone: SegmentSlice, batch_rows: int, batch_bytes: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """One slice, uncopied; rows are checked as they are reached."""
     file = MappedSegment(alone.layout, alone.sums)
     cuts = _cuts(
@@ -198,19 +206,20 @@ def _read_alone(alone: SegmentSlice, batch_rows: int, batch_bytes: int) -> Itera
         file.bytes_before(alone.row_low, alone.row_high),
         batch_rows,
         batch_bytes,
+        most_bytes,
     )
     for low, high in pairwise(cuts):
         yield file.rows(alone.row_low + low, alone.row_low + high)
 
 
 def _read_merged(
-    cluster: Sequence[SegmentSlice], batch_rows: int, batch_bytes: int, column_bytes: int, keep: Keep | None
+    cluster: Sequence[SegmentSlice], batch_rows: int, batch_bytes: int, most_bytes: int, keep: Keep | None
 ) -> Iterator[pa.RecordBatch]:
     """Slices that overlap, merged window by window."""
     files = [MappedSegment(each.layout, each.sums) for each in cluster]
     commits = [f.commit_ts(s.row_low, s.row_high) for f, s in zip(files, cluster, strict=True)]
     at = [0] * len(cluster)
-    for end_ts in _window_ends(cluster, batch_rows * _WINDOW_BATCHES):
+    for end_ts in _window_ends(cluster, batch_rows * _WINDOW_BATCHES, batch_bytes * _WINDOW_BATCHES):
         parts: list[pa.RecordBatch] = []
         for i, (file, commit) in enumerate(zip(files, commits, strict=True)):
             low, high = at[i], at[i] + int(np.searchsorted(commit[at[i] :], np.uint64(end_ts), side="right"))
@@ -223,23 +232,23 @@ def _read_merged(
             continue
         merged = merge(parts)
         size: Rows = np.sum([values.offsets() for values in merged.binary.values()], axis=0)
-        yield from merged.batches(_cuts(merged.fixed("commit_ts"), size, batch_rows, batch_bytes, column_bytes))
+        yield from merged.batches(_cuts(merged.fixed("commit_ts"), size, batch_rows, batch_bytes, most_bytes))
 
 
-def _window_ends(cluster: Sequence[SegmentSlice], window_rows: int) -> Iterator[int]:
-    """Ascending ts such that about ``window_rows`` rows lie between two of them; the last one ends all."""
-    samples = np.sort(np.concatenate([np.frombuffer(each.sample_ts, dtype=np.uint64) for each in cluster]))
-    step = max(1, window_rows // SAMPLE_ROWS)
+def _window_ends(cluster: Sequence[SegmentSlice], window_rows: int, window_bytes: int) -> Iterator[int]:
+    """Ascending ts such that about so many rows and bytes lie between two of them; the last one ends all."""
+    samples, rows, sizes = _samples(cluster)
+    order = np.argsort(samples, kind="stable")
+    filled = np.maximum(np.cumsum(rows[order]) / window_rows, np.cumsum(sizes[order]) / window_bytes)
+    window = filled.astype(np.int64)  # in which each sample's rows end
     last_ts = max(each.last_ts for each in cluster)
-    for ts in np.unique(samples[step::step]):
+    for ts in np.unique(samples[order][1:][window[1:] != window[:-1]]):
         if int(ts) < last_ts:
             yield int(ts)
     yield last_ts
 
 
-def _cuts(
-    commit: Stamps, size: Rows, batch_rows: int, batch_bytes: int, column_bytes: int = _COLUMN_BYTES
-) -> list[int]:
+def _cuts(commit: Stamps, size: Rows, batch_rows: int, batch_bytes: int, most_bytes: int) -> list[int]:
     """Where to cut rows into batches: at 0, between two commit-ts, and at the end.
 
     ``size`` is, for each row and one more, the bytes of keys and values before it.
@@ -250,8 +259,8 @@ def _cuts(
         left = len(commit) - low
         even = -(-left // -(-left // batch_rows))  # so that the last one is not a small rest
         high = _end_of_batch(commit, low, max(1, min(even, _fitting(size, low, batch_bytes))))
-        while size[high] - size[low] > column_bytes and high - low > 1:
-            low = min(high - 1, low + max(1, _fitting(size, low, column_bytes)))
+        while size[high] - size[low] > most_bytes and high - low > 1:
+            low = min(high - 1, low + max(1, _fitting(size, low, most_bytes)))
             cuts.append(low)
         cuts.append(high)
     return cuts

@@ -6,8 +6,10 @@ All methods are called from one event loop. Sealing, that is sorting and writing
 thread beside it; whoever needs the outcome waits for it. Nothing outlives the process: a new
 ``Sorter`` removes what an earlier one left, since all of it is pulled again from the checkpoint.
 
-Back-pressure. ``add`` waits while ``memory_bytes`` are exceeded; only the disk is waited for, so
-that always ends. Beyond ``disk_bytes`` it waits only as long as the readers can make room by
+Back-pressure. ``add`` waits while ``memory_bytes`` would be exceeded; only the disk is waited for, so
+that always ends. All that is taken in goes to disk sooner or later, so it is counted against ``disk_bytes`` from
+then on, in the size of the file that it will become: what is in memory or being written never makes the files exceed
+it. Where it would be exceeded, ``add`` waits as long as the readers can make room by
 themselves: while there are changes that they may take (up to the lower of the resolved-ts and
 the last limit that they told of, by ``allow`` or ``next_to``) and that the checkpoint has not passed,
 or while they are busy with something else that will end. When they
@@ -35,9 +37,11 @@ from tidemill.flow.sorter.spans import FollowedSpans
 from tidemill.log import get_logger
 from tidemill.model.change import RAW_CHANGE_SCHEMA
 from tidemill.model.ts import MAX_TS, Ts
+from tidemill.private import make_private
 
 MIB = 1 << 20
 _MAX_SEGMENT_BYTES = 1 << 30  # an Arrow binary column ends at 2 GiB
+FRAME_BYTES = 1 << 12  # what a segment's file has besides the bytes of its changes, at most
 
 log = get_logger("sorter")
 
@@ -212,8 +216,12 @@ class Sorter:
         while True:
             if self._sealing is not None and self._memory() + more_bytes > self._memory_bytes:
                 wait = self._sealed()
-            elif self._disk_bytes is not None and self._disk() > self._disk_bytes and self._readers_have_work():
-                self._something_moved.clear()  # and nothing more goes to disk before
+            elif (
+                self._disk_bytes is not None
+                and self._reserved(more_bytes) > self._disk_bytes
+                and self._readers_have_work()
+            ):
+                self._something_moved.clear()
                 wait = self._readers_moved()
             elif self._buffers.rows and self._memory() + more_bytes > self._memory_bytes:
                 self._seal()
@@ -403,6 +411,11 @@ class Sorter:
     def _disk(self) -> int:
         return sum(s.layout.file_bytes for s in self._segments)
 
+    def _reserved(self, more_bytes: int) -> int:
+        """What is on disk, and what will be once all that is in memory, and so much more, has been written."""
+        sealing = self._sealing.buffers.bytes + FRAME_BYTES if self._sealing is not None else 0
+        return self._disk() + sealing + self._buffers.bytes + more_bytes + FRAME_BYTES
+
     def _seal(self) -> None:
         """Have all that is in memory written by the thread. Everything goes, not only what is asked
         for: so each change is written once, and a batch that several spans share is let go as a whole."""
@@ -462,7 +475,7 @@ class Sorter:
 def _clear(folder: Path) -> int:
     """Remove segments, finished ones and those being written, and say how many. Other files stay."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         leftovers = [p for pattern in ("segment-*.arrow", "segment-*.tmp") for p in folder.glob(pattern)]
         for path in leftovers:
             path.unlink(missing_ok=True)

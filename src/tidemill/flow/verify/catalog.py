@@ -1,6 +1,5 @@
 """Which tables are to be checked: what the upstream has at a ts, by filter or by name. Runs on the driver."""
 
-import asyncio
 from collections.abc import Sequence
 
 from tidemill.errors import UsageError
@@ -23,13 +22,12 @@ def read_name(text: str) -> TableName:
     return TableName(schema.strip("`"), table.strip("`"))
 
 
-def chosen_tables(
-    client: ScanClient, pd: str, ts: Ts, names: Sequence[TableName], filter: TableFilter
-) -> list[TableInfo]:
+def chosen_tables(client: ScanClient, ts: Ts, names: Sequence[TableName], filter: TableFilter) -> list[TableInfo]:
     """Those named, or else all that the filter captures. Raises UsageError for a name that means nothing at ``ts``."""
     claim(client, ts)
     if not names:
-        return sorted((t for t in asyncio.run(_all_tables(pd, ts)) if filter.captures(t)), key=lambda t: t.full_name)
+        found = client.ask(lambda pd: _all_tables(pd, ts))
+        return sorted((table for table in found if filter.captures(table)), key=lambda table: table.full_name)
     tables = [client.find_table(name, ts) for name in dict.fromkeys(names)]
     for table in tables:
         if not table.handle_key:
@@ -49,16 +47,15 @@ def claim(client: ScanClient, ts: Ts) -> ReadHold:
     return hold
 
 
-async def _all_tables(address: str, ts: Ts) -> list[TableInfo]:
+async def _all_tables(pd: PdClient, ts: Ts) -> list[TableInfo]:
     pairs: list[tuple[bytes, bytes]] = []
-    async with PdClient(address) as pd:
-        reader = SnapshotReader(pd, RegionCache(pd))
-        try:
-            start, end = scan_ranges()[0]
-            async for batch in reader.scan(start, end, ts):
-                pairs.extend(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
-        finally:
-            await reader.close()
+    reader = SnapshotReader(pd, RegionCache(pd))
+    try:
+        start, end = scan_ranges()[0]
+        async for batch in reader.scan(start, end, ts):
+            pairs.extend(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
+    finally:
+        await reader.close()
     documents = read_snapshot(pairs)
     schemas = {i: parse_database(raw, i).name for i, raw in documents.databases.items()}
     wanted = {i: name for i, name in schemas.items() if name.lower() not in SYSTEM_SCHEMAS}

@@ -22,7 +22,9 @@ Ints = npt.NDArray[np.int64]
 BATCH_ROWS = 32768
 _PIECE_BYTES = 1 << 20
 _LONGEST_PACKET = 0xFFFFFF
-_MORE, _END, _LONG = 0, 1, 2  # why the loop stopped: the piece is read, the answer is, a row spans packets
+_BATCH_BYTES = 64 << 20
+# Why the loop stopped: the piece is read, the answer is, a row spans packets, a packet is no row.
+_MORE, _END, _LONG, _BROKEN = 0, 1, 2, 3
 
 
 def select(connection: Any, statement: str) -> Iterator[list[pa.Array]]:
@@ -37,7 +39,8 @@ def select(connection: Any, statement: str) -> Iterator[list[pa.Array]]:
     waiting: list[list[pa.Array]] = []
     for columns in _Rows(connection, len(result.fields)).read():
         waiting.append(columns)
-        if sum(len(some[0]) for some in waiting) >= BATCH_ROWS:
+        size = sum(column.nbytes for some in waiting for column in some)
+        if sum(len(some[0]) for some in waiting) >= BATCH_ROWS or size >= _BATCH_BYTES:
             yield _joined(waiting)
             waiting = []
     if waiting:
@@ -59,10 +62,12 @@ class _Rows:
         lengths = np.empty((BATCH_ROWS, self._width), np.int64)
         while True:
             data = np.frombuffer(self._held, np.uint8)
-            rows, at, why = _find(data, self._width, starts, lengths)
+            rows, at, why = _find(data, starts, lengths)
             if rows:
                 yield [_column(data, starts[:rows, place], lengths[:rows, place]) for place in range(self._width)]
             self._held = self._held[at:]
+            if why == _BROKEN:
+                raise _malformed()
             if why == _END:
                 self._finish()
                 return
@@ -98,8 +103,13 @@ class _Rows:
             self._held = self._held[4 + size :]
         starts, lengths = np.empty((1, self._width), np.int64), np.empty((1, self._width), np.int64)
         data = np.frombuffer(payload, np.uint8)
-        _split(data, 0, self._width, starts[0], lengths[0])
+        if not _split(data, 0, len(data), starts[0], lengths[0]):
+            raise _malformed()
         return [_column(data, starts[:, place], lengths[:, place]) for place in range(self._width)]
+
+
+def _malformed() -> pymysql.err.OperationalError:
+    return pymysql.err.OperationalError(2027, "Malformed packet: a row's values do not fit into it")
 
 
 def _column(data: Any, starts: Ints, lengths: Ints) -> pa.Array:
@@ -113,7 +123,7 @@ def _column(data: Any, starts: Ints, lengths: Ints) -> pa.Array:
 
 
 @compiled
-def _find(data: Any, width: Any, starts: Any, lengths: Any) -> Any:
+def _find(data: Any, starts: Any, lengths: Any) -> Any:
     """(rows found, where the next packet begins, why we stopped)."""
     at: Any = 0
     rows, size = 0, len(data)
@@ -126,16 +136,19 @@ def _find(data: Any, width: Any, starts: Any, lengths: Any) -> Any:
             return rows, at, _END
         if at + 4 + length > size:
             break
-        _split(data, at + 4, width, starts[rows], lengths[rows])
+        if not _split(data, at + 4, at + 4 + length, starts[rows], lengths[rows]):
+            return rows, at, _BROKEN
         at += 4 + length
         rows += 1
     return rows, at, _MORE
 
 
 @compiled
-def _split(data: Any, at: Any, width: Any, starts: Any, lengths: Any) -> None:
-    """Where the values of the row at ``at`` lie. A length of -1 is a null."""
-    for place in range(width):
+def _split(data: Any, at: Any, end: Any, starts: Any, lengths: Any) -> Any:
+    """Where the values of the row in ``data[at:end]`` lie. A length of -1 is a null. False: it is no such row."""
+    for place in range(len(starts)):
+        if at >= end:
+            return False
         first = np.int64(data[at])
         at += 1
         length: Any = first
@@ -148,14 +161,18 @@ def _split(data: Any, at: Any, width: Any, starts: Any, lengths: Any) -> None:
             more = 3
         elif first == 0xFE:
             more = 8
+        if at + more > end:
+            return False
         if more:
             length = 0
             for byte in range(more):
                 length |= np.int64(data[at + byte]) << (8 * byte)
             at += more
+        if length < -1 or length > end - at:
+            return False
         starts[place], lengths[place] = at, length
-        if length > 0:
-            at += length
+        at += max(length, 0)
+    return at == end
 
 
 @compiled

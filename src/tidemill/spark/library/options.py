@@ -10,7 +10,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from tidemill.errors import UsageError
-from tidemill.flow.scan import Dates, TableName
+from tidemill.flow.scan import Dates, TableName, parse_addresses
+from tidemill.model.security import PLAIN, Security
 from tidemill.model.ts import LOGICAL_BITS, Ts, compose
 
 DAY_SECONDS = 86_400
@@ -31,6 +32,7 @@ Moment = Ts | Now
 class ReadOptions:
     pd: str
     table: TableName
+    security: Security = PLAIN
     as_of: Moment | None = None
     starting_ts: Moment | None = None
     ending_ts: Moment | None = None
@@ -70,6 +72,9 @@ OPTIONS = (
     Option("timeZone", "UTC", "The zone of times given without one, and of TIMESTAMPs read as text."),
     Option("maxIntervalSeconds", "unbounded", "A stream's batch takes the commits of no more than so many seconds."),
     Option("gcTtlSeconds", str(DAY_SECONDS), "How long a stopped stream keeps the upstream from collecting its past."),
+    Option("ca", "", "File with the certificate of the cluster's authority, the same path on driver and executors."),
+    Option("cert", "", "File with our own certificate, where the cluster wants one; with `key`."),
+    Option("key", "", "File with the key of our own certificate."),
 )
 
 
@@ -86,6 +91,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     read: dict[str, Any] = {
         "pd": _required(values, "pd", "the address of PD, as in '127.0.0.1:2379'"),
         "table": _table(_required(values, "table", "as in 'shop.orders'")),
+        "security": Security(*(values.get(name, "").strip() for name in ("ca", "cert", "key"))),
         "time_zone": zone_name,
         **{_MOMENTS[name]: moment for name, moment in moments.items()},
     }
@@ -93,6 +99,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         if name in values:
             read[field] = parse(values[name])
     options = ReadOptions(**read)
+    parse_addresses(options.pd, options.security)
     _check_together(options)
     return options
 

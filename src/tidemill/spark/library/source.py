@@ -123,7 +123,7 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         from tidemill.flow.scan import ScanClient
 
-        with ScanClient(self._resolved.options.pd) as client:
+        with ScanClient(self._resolved.options.pd, self._resolved.options.security) as client:
             plan = self._plan_changes if self._resolved.options.reads_changes else self._plan_scan
             # Spark wants at least one.
             return [Part(part) for part in plan(client)] or [Part(None)]
@@ -232,7 +232,7 @@ def _resolved(given: dict[str, str]) -> Resolved:
     from tidemill.spark.library.options import Now, parse_options
 
     options = parse_options(given)
-    with ScanClient(options.pd) as client:
+    with ScanClient(options.pd, options.security) as client:
         now_ts = client.now()
 
         def ts_of(name: str, moment: "Ts | Now | None") -> "Ts":

@@ -24,8 +24,9 @@ from tidemill.upstream.channel import open_channel
 from tidemill.upstream.feed.registration import FeedListener, Registration
 from tidemill.upstream.feed.spill import Spill
 from tidemill.upstream.feed.stream import MalformedStreamError, StoreStream, StreamStats
+from tidemill.upstream.kv import check_trust
 from tidemill.upstream.regions import RegionCache
-from tidemill.upstream.tasks import first_of, raise_first
+from tidemill.upstream.tasks import first_of, raise_first, spawn
 from tidemill.upstream.topology import Store
 
 RECONNECT_SECONDS = 1.0
@@ -90,7 +91,7 @@ class FeedClient:
             cluster_id = self._regions.pd.cluster_id
             stream = StoreStream(self._regions, self._listener, self.stats, cluster_id, only_request, self._spill)
             self._streams[key] = stream
-            self._tasks.create_task(self._follow(key, stream))
+            spawn(self._tasks, self._follow(key, stream))
         stream.register(registration)
 
     def deregister(self, request_id: int) -> None:
@@ -118,6 +119,7 @@ class FeedClient:
 
     async def _converse(self, store_id: int, stream: StoreStream) -> str:
         """Why the stream ended."""
+        store: Store | None = None
         try:
             wait_seconds = self._not_before.get(store_id, 0.0) - self._clock.monotonic()
             if wait_seconds > 0:
@@ -127,7 +129,10 @@ class FeedClient:
             async with open_channel(store.address, self._regions.pd.security) as channel:
                 await stream.run(channel)
         except (BaseExceptionGroup, Exception) as error:
-            return self._excuse(store_id, stream, first_of(error))
+            first = first_of(error)
+            if isinstance(first, grpc.aio.AioRpcError) and store is not None and not stream.has_received:
+                await check_trust(store, self._regions.pd.security, first)
+            return self._excuse(store_id, stream, first)
         raise InvariantError("a change stream ended without a reason")
 
     def _excuse(self, store_id: int, stream: StoreStream, error: BaseException) -> str:

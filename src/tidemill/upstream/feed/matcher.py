@@ -13,13 +13,14 @@ waits on disk (``spill``).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.errors import InvariantError, ProtocolViolationError
-from tidemill.model.change import RAW_CHANGE_SCHEMA
+from tidemill.model.change import BATCH_BYTES, RAW_CHANGE_SCHEMA, cut_by_bytes
 from tidemill.model.ts import Ts
 from tidemill.upstream.feed import kernels as k
 from tidemill.upstream.feed import wire
@@ -46,11 +47,12 @@ class Matcher:
     """Not for several threads at once.
 
     ``only_request`` is the one request of a stream that is not multiplexed: there a resolved-ts
-    does not say whose it is.
+    does not say whose it is. Batches have ``batch_bytes`` of keys and values at most, or one row.
     """
 
-    def __init__(self, only_request: int = 0, spill: Spill | None = None) -> None:
+    def __init__(self, only_request: int = 0, spill: Spill | None = None, batch_bytes: int = BATCH_BYTES) -> None:
         self._spill = spill or Spill()
+        self._batch_bytes = batch_bytes
         self._only_request = _signed(only_request)
         self._slots = np.zeros((16, k.SLOT_COLUMNS), dtype=np.int64)
         self._free_slots = list(range(15, -1, -1))
@@ -135,8 +137,12 @@ class Matcher:
             order = np.argsort(requests, kind="stable")
             in_order = requests[order]
             parts = np.split(order, np.flatnonzero(in_order[1:] != in_order[:-1]) + 1)
-        for chosen in parts:
-            yield int(requests[chosen[0]]) & 0xFFFFFFFFFFFFFFFF, self._batch(parsed, out, chosen)
+        for of_request in parts:
+            # What waited for INITIALIZED comes at once, however much it is.
+            sizes = out[of_request][:, [k.O_KEY_LEN, k.O_VALUE_LEN, k.O_OLD_LEN]].sum(axis=1)
+            for low, high in pairwise(cut_by_bytes(sizes, self._batch_bytes)):
+                chosen = of_request[low:high]
+                yield int(requests[chosen[0]]) & 0xFFFFFFFFFFFFFFFF, self._batch(parsed, out, chosen)
 
     def _batch(self, parsed: ParsedMessages, out: Int64s, chosen: Int64s) -> pa.RecordBatch:
         n = len(chosen)

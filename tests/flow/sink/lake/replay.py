@@ -16,6 +16,7 @@ from tests.flow.schema.stores import fed_store
 from tests.flow.sink.folders import QuickFiles
 from tests.histories import History, load
 from tidemill.flow.mounter import mount
+from tidemill.flow.sink.choice import named
 from tidemill.flow.sink.lake import LakeKind, LakeOptions, parse_lake_uri, write_rows
 from tidemill.flow.sink.lake.delta import DeltaSink
 from tidemill.flow.sink.lake.iceberg import IcebergSink
@@ -35,6 +36,13 @@ _SINKS = {LakeKind.ICEBERG: IcebergSink, LakeKind.DELTA: DeltaSink, LakeKind.PAR
 
 def uri_of(kind: str, root: Path) -> str:
     return f"file://{root}?protocol=parquet" if kind == "parquet" else f"{kind}://{root}"
+
+
+def options_of(uri: str, changefeed: str = "feed", cluster_id: int = 7) -> LakeOptions:
+    """As ``tidemill run`` has them."""
+    options = named(parse_lake_uri(uri), changefeed, cluster_id)
+    assert isinstance(options, LakeOptions)
+    return options
 
 
 def open_sink(options: LakeOptions, state: Any, history: History) -> LakeSink:
@@ -70,7 +78,7 @@ class Replay:
 
     def __init__(self, name: str, kind: str, root: Path, uri: str = "") -> None:
         self.history = load(name)
-        self.options = parse_lake_uri(uri or uri_of(kind, root))
+        self.options = options_of(uri or uri_of(kind, root))
         self.state: Any = None
         self.sink = open_sink(self.options, None, self.history)
         self.from_ts = self.history.bootstrap_ts

@@ -3,6 +3,7 @@
 import pytest
 
 from tidemill.errors import SinkUriError
+from tidemill.flow.sink.choice import read_sink_uri
 from tidemill.flow.sink.lake import LakeKind, is_lake_uri, parse_lake_uri
 from tidemill.flow.sink.uri import DateSeparator
 
@@ -57,14 +58,37 @@ def test_every_parameter_is_read() -> None:
         ("delta:///w?worker-count=0", "it must be a number from 1 to 512"),
         ("delta:///w?file-size=4096&file-size=4096", "'file-size' is given twice"),
         ("iceberg+s3://b/p", "needs a catalog"),
-        ("iceberg:///w?catalog=", "'catalog' is this value; it must be not empty"),
+        ("iceberg:///w?catalog=", "'catalog' is this value; it must be the URI of a catalog"),
         ("delta:///w?access-key=k", "'access-key' is for s3:// only"),
+        ("delta:///w?worker-count=²", "it must be a number from 1 to 512"),
+        ("delta:///w?file-size=²²²²", "it must be a number of bytes"),
+        ("delta:///w?flush-interval=²s", "it must be a time such as"),
+        ("iceberg:///w?namespace=a..b", "'namespace' is 'a..b'; it must be names with a dot between them"),
+        ("iceberg:///w?catalog=http://[", "'catalog' is this value; it must be the URI of a catalog"),
     ],
 )
 def test_what_is_wrong_is_named(uri: str, said: str) -> None:
     with pytest.raises(SinkUriError) as raised:
         parse_lake_uri(uri)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "iceberg://[",
+        "delta://[x",
+        "iceberg+s3://[?catalog=http://c",
+        "delta+s3://b]/p",
+        "s3://[x?protocol=parquet",
+        "s3://[",
+        "file://[?protocol=parquet",
+        "file://[?protocol=csv",
+    ],
+)
+def test_a_uri_that_cannot_be_taken_apart_is_refused_without_a_traceback(uri: str) -> None:
+    with pytest.raises(SinkUriError, match="cannot read the sink URI"):
+        read_sink_uri(uri)
 
 
 def test_secrets_are_not_shown() -> None:

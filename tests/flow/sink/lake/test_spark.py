@@ -1,6 +1,5 @@
 """The SQL for Spark gives what the SQL for DuckDB gives."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,16 +9,6 @@ from tests.flow.sink.lake.replay import calm_lake
 from tidemill.flow.sink.lake.query import rows_at_sql
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from tidemill.spark.session import open_session
-
-    session = open_session(scratch=tmp_path_factory.mktemp("spark"))
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    yield session
-    session.stop()
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("ddl", ["a", "old", "pt"]), ("types", ["times", "sets"])])

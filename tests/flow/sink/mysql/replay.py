@@ -1,16 +1,18 @@
 """A recorded history through the MySQL sink without Spark: rows of each batch, then its DDL; and what is there then."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
 import pyarrow as pa
 
 from tests.flow.schema.stores import fed_store
+from tests.flow.sink.lake.replay import rows_of
 from tests.histories import History, load
 from tidemill.flow.mounter import mount
 from tidemill.flow.pipeline import as_rows_of
 from tidemill.flow.sink.mysql import MysqlSink, write_rows
+from tidemill.flow.sink.surface import Rescan
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
@@ -52,6 +54,16 @@ def units(history: History, from_ts: int, to_ts: int) -> Iterator[RowBatch]:
             whole = pa.Table.from_batches([batch for _, batch in parts]).combine_chunks().to_batches()[0]
             changes = as_rows_of(physical_id, whole)
         yield mount(table, physical_id, changes, "UTC")
+
+
+def rescan_of(history: History) -> Rescan:
+    """Tables as of a ts, as the upstream would give them."""
+
+    def rescan(table: TableInfo, physical_ids: Sequence[int], ts: Ts) -> Iterator[RowBatch]:
+        for physical_id in physical_ids:
+            yield rows_of(history, table, physical_id, ts)
+
+    return rescan
 
 
 @cache

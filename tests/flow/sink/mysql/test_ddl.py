@@ -10,87 +10,12 @@ from tests.flow.encoder.samples import COMMIT_TS, KEY, column, rows_of, table_of
 from tests.mariadb import MariaDb
 from tidemill.errors import SinkError
 from tidemill.flow.sink.mysql import MysqlSink, parse_mysql_uri
-from tidemill.flow.sink.mysql.rewrite import rewritten
-from tidemill.flow.sink.mysql.session import Downstream, Flavor
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType, PartitionInfo, TableInfo
 from tidemill.model.ts import Ts, compose
 
-MARIADB = Downstream(Flavor.MARIADB, (10, 11, 6), 16 << 20)
-MYSQL = Downstream(Flavor.MYSQL, (8, 0, 36), 16 << 20)
 TABLE = table_of(column("id", ColumnType.LONG, KEY), schema="ddls", name="t")
-
-
-@pytest.mark.parametrize(
-    ("downstream", "query", "expected"),
-    [
-        (MARIADB, "create table t (id bigint primary key clustered)", "create table t (id bigint primary key)"),
-        (MYSQL, "create table t (a int, primary key (a) NONCLUSTERED)", "create table t (a int, primary key (a))"),
-        (MYSQL, "create table t (clustered int primary key)", "create table t (clustered int primary key)"),
-        (MYSQL, "create table t (id bigint primary key auto_random(5, 54), v int)",
-         "create table t (id bigint primary key, v int)"),
-        (MYSQL, "create table t (a int) shard_row_id_bits = 4 pre_split_regions=2 comment 'shard_row_id_bits = 4'",
-         "create table t (a int) comment 'shard_row_id_bits = 4'"),
-        (MYSQL, "create table t (a datetime) ttl = `a` + interval 1 year", "create table t (a datetime)"),
-        (MYSQL, "create table t (id bigint default next value for s.seq primary key)",
-         "create table t (id bigint primary key)"),
-        (MYSQL, "create table t (v vector(3), w vector, vector int)",
-         "create table t (v LONGTEXT, w LONGTEXT, vector int)"),
-        (MYSQL, "create table t (a int, check (a > 0))", "create table t (a int, check (a > 0) NOT ENFORCED)"),
-        (MYSQL, "create table t (a int /*T![auto_rand] AUTO_RANDOM(5) */)", "create table t (a int  )"),
-        (MYSQL, "alter table t placement policy = p", ""),
-        (MYSQL, "alter table t placement policy = p, add column b int", "alter table t add column b int"),
-        (MYSQL, "alter table d.t add column b int, auto_id_cache 1", "alter table d.t add column b int"),
-        (MARIADB, "alter table t alter index i invisible", "alter table t alter index i IGNORED"),
-        (MARIADB, "create table t (a int, key k (a) visible)", "create table t (a int, key k (a) NOT IGNORED)"),
-        (MARIADB, "create table t (a text collate utf8mb4_0900_ai_ci)",
-         "create table t (a text collate utf8mb4_uca1400_nopad_ai_ci)"),
-        (MARIADB, "alter table p exchange partition x with table n without validation",
-         "alter table p exchange partition x with table n"),
-        (MARIADB, "create table t (a int, check (a > 0) not enforced, constraint c check (a < 9) enforced)",
-         "create table t (a int, check (a > 0), constraint c check (a < 9))"),
-        (MYSQL, "alter table t partition by hash (a) partitions 2 update indexes (i local, `j` global)",
-         "alter table t partition by hash (a) partitions 2"),
-        (MYSQL, "create table t (a int, b int, unique key u (b) global, primary key (a)) partition by hash (a)",
-         "create table t (a int, b int,  key u (b), primary key (a)) partition by hash (a)"),
-        (MYSQL, "create table t (a int, unique (b) global)", "create table t (a int, KEY (b))"),
-        (MYSQL, "create table t (a int, unique key v (a), key i (b) global)",
-         "create table t (a int, unique key v (a), key i (b))"),
-        (MARIADB, "alter table t add unique index u (`b`, c(3)) global", "alter table t add  index u (`b`, c(3))"),
-        (MARIADB, "create unique index u on d.t (b) global", "create  index u on d.t (b)"),
-        (MYSQL, "create table t (a int, b int unique global)", "create table t (a int, b int )"),
-        (MARIADB, "create table t (a int, key k ((a + 1)), b int, unique key ((lower(c)), a) comment 'x')",
-         "create table t (a int, b int)"),
-        (MARIADB, "create table t (a int, key m ((cast(j as signed array))))", "create table t (a int)"),
-        (MARIADB, "alter table t add index k ((upper(v))), add column b int", "alter table t add column b int"),
-        (MARIADB, "alter table t add column b int, add unique index k (a, (b + 1)) invisible",
-         "alter table t add column b int"),
-        (MARIADB, "alter table t add index k ((a))", ""),
-        (MARIADB, "create unique index k on d.t ((a + b), c)", ""),
-        (MARIADB, "create index k on t (a, b(3))", "create index k on t (a, b(3))"),
-        (MYSQL, "alter table t add index k ((upper(v)))", "alter table t add index k ((upper(v)))"),
-        (MARIADB, "alter table t drop index k, drop key if exists l, drop primary key",
-         "alter table t drop index IF EXISTS k, drop key if exists l, drop primary key"),
-        (MARIADB, "drop index k on t", "drop index IF EXISTS k on t"),
-        (MARIADB, "alter table t add column j json not null after id, add k json",
-         "alter table t add column j json DEFAULT 'null' not null after id, add k json"),
-        (MARIADB, "alter table t add (i int, j json not null)",
-         "alter table t add (i int, j json DEFAULT 'null' not null)"),
-        (MARIADB, "alter table t add column j json not null default (json_array())",
-         "alter table t add column j json not null default (json_array())"),
-        (MARIADB, "alter table t modify column j json not null", "alter table t modify column j json not null"),
-        (MYSQL, "create table t (a int default 1) -- ttl = a + interval 1 day", "create table t (a int default 1)"),
-    ],
-)  # fmt: skip
-def test_what_only_tidb_has_is_left_out(downstream: Downstream, query: str, expected: str) -> None:
-    assert rewritten(query, downstream, has_vectors=False) == expected
-
-
-def test_a_global_index_by_which_rows_are_told_apart_stays_unique() -> None:
-    query = "create table t (a int not null, b int, unique key u (a) global) partition by hash (b)"
-    found = rewritten(query, MARIADB, has_vectors=False, has_primary_key=False)
-    assert found == "create table t (a int not null, b int, unique key u (a)) partition by hash (b)"
 
 
 @pytest.fixture
@@ -139,7 +64,7 @@ def test_a_rename_that_went_through_unnoticed_is_recognised(sink: MysqlSink, mar
     new = table_of(*TABLE.columns, name="new", schema="ddls")
     rename = event("", ActionType.RENAME_TABLE, 10, new, seq=seq, pre_schema="ddls", pre_table="old")
     sink.ddl(rename)
-    mariadb.query("UPDATE tidb_cdc.tidemill_ddl_v1 SET is_done = 0")  # as if we had died before noting it
+    mariadb.query("UPDATE tidb_cdc.tidemill_ddl_v2 SET is_done = 0")  # as if we had died before noting it
     sink.ddl(rename)
     assert tables(mariadb) == ["new"]
 
@@ -155,7 +80,7 @@ def test_an_exchange_that_went_through_unnoticed_is_not_undone(sink: MysqlSink, 
         ActionType.EXCHANGE_PARTITION, 10, pre_schema="ddls", pre_table="n",
     )  # fmt: skip
     sink.ddl(exchange)
-    mariadb.query("UPDATE tidb_cdc.tidemill_ddl_v1 SET is_done = 0")
+    mariadb.query("UPDATE tidb_cdc.tidemill_ddl_v2 SET is_done = 0")
     sink.ddl(exchange)
     assert mariadb.query("SELECT id FROM ddls.t") == [(5,)]
 
@@ -183,7 +108,7 @@ def test_what_would_not_be_the_same_twice_goes_through_once(
     change = event(query, kind, 10, after, pre_table_info=partitioned(4, "a", "b"))
     sink.ddl(change)
     if not is_noted:
-        mariadb.query("UPDATE tidb_cdc.tidemill_ddl_v1 SET is_done = 0")  # as if we, or the server, had died before
+        mariadb.query("UPDATE tidb_cdc.tidemill_ddl_v2 SET is_done = 0")  # as if we, or the server, had died before
     sink.ddl(change)
     of_table = "WHERE table_schema = 'ddls' AND table_name = 't' ORDER BY ordinal_position"
     columns = mariadb.query(f"SELECT column_name FROM information_schema.columns {of_table}")

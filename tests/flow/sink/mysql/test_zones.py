@@ -3,7 +3,7 @@
 import pytest
 
 from tests.flow.encoder.samples import KEY, column, table_of
-from tidemill.flow.sink.mysql.zones import typed_offset
+from tidemill.flow.sink.mysql.zones import Clock, clock_of
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import Ts
@@ -42,9 +42,11 @@ def alter(query: str, after: TableInfo, before: TableInfo | None = None) -> DdlE
     ],
 )
 def test_an_offset_explains_the_defaults(query: str, columns: list[ColumnInfo], expected: str | None) -> None:
-    assert typed_offset(alter(f"ALTER TABLE item {query}", table_of(ID, *columns), table_of(ID))) == expected
+    event = alter(f"ALTER TABLE item {query}", table_of(ID, *columns), table_of(ID))
+    assert clock_of(event, event.query) == Clock(event.query, expected)
 
 
 def test_defaults_that_were_there_before_say_nothing() -> None:
     table = table_of(ID, moment("2026-01-01 00:00:00"))
-    assert typed_offset(alter("ALTER TABLE item COMMENT '2026-01-01 08:00:00'", table, table)) is None
+    event = alter("ALTER TABLE item COMMENT '2026-01-01 08:00:00'", table, table)
+    assert clock_of(event, event.query) == Clock(event.query)

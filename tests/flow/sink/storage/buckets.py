@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow.fs as pafs
 from moto.server import ThreadedMotoServer
@@ -14,11 +14,23 @@ from tidemill.flow.sink.storage import parse_storage
 class Bucket:
     name: str
     port: int
+    server: list[ThreadedMotoServer] = field(default_factory=list)
 
     @property
     def parameters(self) -> str:
         """With which a sink URI reaches it."""
         return f"endpoint=http://127.0.0.1:{self.port}&region=us-east-1&access-key=tidemill&secret-access-key=hush-hush"
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Nobody answers meanwhile; what was stored is there again afterwards."""
+        self.server.pop().stop()
+        try:
+            yield
+        finally:
+            again = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
+            again.start()
+            self.server.append(again)
 
     def content(self, prefix: str) -> dict[str, bytes]:
         """Every object below a prefix, and its bytes."""
@@ -33,9 +45,10 @@ class Bucket:
 def bucket(name: str = "lake") -> Iterator[Bucket]:
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
+    running_in = [server]
     try:
         _, port = server.get_host_and_port()
-        made = Bucket(name, port)
+        made = Bucket(name, port, running_in)
         filesystem = parse_storage(f"s3://{name}?{made.parameters}").filesystem()
         pafs.S3FileSystem(
             access_key="tidemill",
@@ -48,4 +61,5 @@ def bucket(name: str = "lake") -> Iterator[Bucket]:
         assert filesystem.get_file_info(name).type == pafs.FileType.Directory
         yield made
     finally:
-        server.stop()
+        for running in running_in:
+            running.stop()

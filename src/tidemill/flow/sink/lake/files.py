@@ -3,9 +3,9 @@
     {location}/data/{to-ts}-{physical id}-{number}-{mark}.parquet       units that share a table share the numbers
 
 A file counts once the table's own transaction names it, so one that is left over harms nobody. The mark is that of
-the sink that asked for it: a task of a process that was killed writes under other names than its successor. Plain
-Parquet has no transactions: there a file that comes again replaces the first, and a task whose sink is no longer the
-owner of the folder stops. Runs on executors, and on the driver where a DDL makes rows.
+the generation that asked for it: a task that is left behind writes under other names than its successor. Plain
+Parquet has no transactions: there a file that comes again replaces the first, and a task of an older generation cannot
+publish any. Runs on executors, and on the driver where a DDL makes rows.
 """
 
 import base64
@@ -18,8 +18,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemill.errors import SinkError
-from tidemill.flow.sink import layout
 from tidemill.flow.sink.lake.changes import FileColumn, Numbering, change_tables, file_schema
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.storage import Files, StorageOptions, open_files
@@ -46,7 +44,7 @@ class LakeTarget:
     compression: str = "zstd"
     physical_id: int = 0
     share: int = 0  # of several units that have the table's rows of the batch
-    owner: str = ""  # files appear only while this is the mark in the root; empty: they count later, or not at all
+    generation: str = ""  # files are published only while it is the newest; empty: they count later, or not at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +162,11 @@ class _Writer:
         path = f"{target.folder}/{target.stem}-{number:05d}{target.suffix}.parquet"
         if not self._done:
             self._files.make_folder(target.folder)
-        size = self._files.write(path, [content], self._check_owner)
+        if target.generation:
+            size = self._files.publish_file(target.generation, path, [content])
+        else:
+            size = self._files.write(path, [content])
         footer = io.BytesIO()
         self._footers[0].write_metadata_file(footer)
         self._done.append(DataFile(path, self._footers[0].num_rows, size, footer.getvalue()))
         self._parquet = self._buffer = None
-
-    def _check_owner(self) -> None:
-        owner = self._target.owner
-        if owner and self._files.read(layout.OWNER) != owner.encode():
-            raise SinkError(
-                f"stopped writing to {self._files.root}: another process has taken it over. Nothing is lost: what this "
-                "one had not committed the other writes. Give each changefeed a folder of its own."
-            )

@@ -4,16 +4,22 @@
 
 Data files carry field ids, so a column keeps its values under a new name. The catalog is SQLite in the warehouse
 unless another one is named. A table that is dropped upstream stays, as ``{table}__dropped_{ts}``.
+
+A table's properties name the cluster and the changefeed that it belongs to, and the generation of the driver that
+writes to it. A driver marks a table with its generation before it first reads its stamps, by an empty snapshot. Every
+commit requires that the table's newest snapshot is the one that we know, and is not repeated before we have seen that
+the generation is still ours: so a driver that was superseded cannot commit to a table that its successor has seen. If
+it still commits to one that its successor has not seen yet, the successor finds its stamps there.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import tzinfo
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -22,7 +28,7 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.types import (
     BinaryType,
     DateType,
@@ -37,7 +43,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from tidemill.errors import InvariantError, SinkError
+from tidemill.errors import InvariantError, TidemillError
+from tidemill.flow.sink.lake import failures
 from tidemill.flow.sink.lake.columns import CLOCK, MOMENT, type_named
 from tidemill.flow.sink.lake.files import DataFile
 from tidemill.flow.sink.lake.options import LakeOptions
@@ -49,6 +56,8 @@ from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 
 CHANGEFEED = "tidemill.changefeed"
+CLUSTER = "tidemill.cluster"
+GENERATION = "tidemill.generation"
 RESOLVED_TS = "tidemill.resolved-ts"
 DDL = "tidemill.ddl"
 PARTS = "tidemill.parts"
@@ -94,7 +103,16 @@ class Iceberg:
     def __init__(self, options: LakeOptions) -> None:
         self._options = options
         self._catalog = open_catalog(options)
-        self._tables: dict[str, tuple[tuple[str, ...], Table]] = {}
+        self._tables: dict[str, tuple[tuple[str, ...], Table]] = {}  # marked with our generation
+        self._generation = ""
+        self._check: Callable[[], None] = lambda: None
+
+    def begin(self, generation: str, check: Callable[[], None]) -> None:
+        self._generation, self._check = generation, check
+        self._tables.clear()
+
+    def forget(self, table: LakeTable) -> None:
+        self._tables.pop(table.id, None)
 
     def put(self, table: LakeTable) -> None:
         with self._doing("change", table):
@@ -102,7 +120,8 @@ class Iceberg:
             if found is None:
                 self._create(table)
             else:
-                self._remember(table, _adjusted(found, table))
+                self._adjust(found, table)
+                self._remember(table, found)
 
     def stamps(self, table: LakeTable) -> Stamps:
         with self._doing("read", table):
@@ -119,16 +138,56 @@ class Iceberg:
             if found is None:
                 raise InvariantError(f"the lake has no table {table.full_name}, which it should have been given before")
             said = {RESOLVED_TS: str(stamps.resolved_ts), DDL: f"{stamps.ddl[0]}.{stamps.ddl[1]}"}
-            with found.transaction() as transaction:
-                update = transaction.update_snapshot(
-                    snapshot_properties={CHANGEFEED: self._options.changefeed, **said}
-                ).merge_append()
-                with update:
+            properties = {**said, PARTS: ",".join(map(str, sorted(stamps.parts)))}
+
+            def change(transaction: Transaction) -> None:
+                with transaction.update_snapshot(snapshot_properties=self._summary(said)).merge_append() as update:
                     for file in self._data_files(found, files):
                         update.append_data_file(file)
-                transaction.set_properties({**said, PARTS: ",".join(map(str, sorted(stamps.parts)))})
+                transaction.set_properties(properties)
+
+            wanted = {**properties, GENERATION: self._generation}
+            self._commit(found, table, change, lambda: wanted.items() <= found.properties.items())
             self._forget_old(found)
             self._remember(table, found)
+
+    def _commit(
+        self, found: Table, table: LakeTable, change: Callable[[Transaction], None], is_done: Callable[[], bool]
+    ) -> None:
+        """``change`` must add a snapshot, for which Iceberg requires that nobody else has added one meanwhile.
+        ``is_done`` tells whether ``found`` has it already."""
+        for _ in range(failures.MOST_TRIES):
+            if found.properties.get(GENERATION) != self._generation:
+                raise failures.superseded(self._options)
+            try:
+                with _without_retries(found).transaction() as transaction:
+                    change(transaction)
+                return
+            except CommitFailedException:
+                found.refresh()
+                if is_done():
+                    return  # it was carried out, and the answer lost
+        raise failures.contended(table.full_name, self._options)
+
+    def _mark(self, found: Table, table: LakeTable) -> None:
+        """Make the table that of our generation: those of older ones cannot commit to it any more."""
+        for _ in range(failures.MOST_TRIES):
+            if found.properties.get(GENERATION) == self._generation:
+                return
+            self._check()
+            said = {GENERATION: self._generation}  # and no resolved-ts: it is no batch
+            try:
+                with _without_retries(found).transaction() as transaction:
+                    with transaction.update_snapshot(snapshot_properties=self._summary(said)).fast_append():
+                        pass
+                    transaction.set_properties(said)
+                return
+            except CommitFailedException:
+                found.refresh()
+        raise failures.contended(table.full_name, self._options)
+
+    def _summary(self, stamps: Mapping[str, str]) -> dict[str, str]:
+        return {CHANGEFEED: self._options.changefeed, CLUSTER: self._options.cluster_id, **stamps}
 
     def _forget_old(self, found: Table) -> None:
         """Every commit copies the list of snapshots, so it must not grow for ever. Changes stay: only the table's own
@@ -136,7 +195,8 @@ class Iceberg:
         taken = sorted(found.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
         if len(taken) > 2 * self._options.keep_snapshots:
             old = [snapshot.snapshot_id for snapshot in taken[: -self._options.keep_snapshots]]
-            found.maintenance.expire_snapshots().by_ids(old).commit()
+            with suppress(CommitFailedException):  # then after another batch
+                found.maintenance.expire_snapshots().by_ids(old).commit()
 
     def data_folder(self, table: LakeTable, info: TableInfo, physical_id: int, to_ts: Ts) -> str:
         return f"{table.location}/data"
@@ -165,12 +225,21 @@ class Iceberg:
                 found = self._catalog.load_table(name)
             except NoSuchTableError:
                 continue
-            if found.properties.get(_LAKE_ID) == table.id:
+            is_ours = self._is_ours(found)
+            if name == wanted and not is_ours:
+                said = found.properties
+                raise failures.foreign(".".join(name), said.get(CHANGEFEED), said.get(CLUSTER), self._options)
+            if is_ours and found.properties.get(_LAKE_ID) == table.id:
+                self._mark(found, table)
                 if name != wanted:
                     found = self._rename(name, wanted)
                 self._tables[table.id] = wanted, found
                 return found
         return None
+
+    def _is_ours(self, found: Table) -> bool:
+        said = found.properties
+        return (said.get(CLUSTER), said.get(CHANGEFEED)) == (self._options.cluster_id, self._options.changefeed)
 
     def _former_names(self, table: LakeTable) -> Iterator[tuple[str, ...]]:
         for version in reversed(table.versions):
@@ -189,10 +258,12 @@ class Iceberg:
         self._tables[table.id] = wanted, found
 
     def _rename(self, name: tuple[str, ...], wanted: tuple[str, ...]) -> Table:
+        self._check()  # the catalog takes no condition for it
         self._catalog.create_namespace_if_not_exists(wanted[:-1])
         return self._catalog.rename_table(name, wanted)
 
     def _create(self, table: LakeTable) -> None:
+        self._check()
         wanted = identifier(self._options, table)
         for level in range(1, len(wanted)):
             self._catalog.create_namespace_if_not_exists(wanted[:level])
@@ -202,13 +273,28 @@ class Iceberg:
             location=f"{self._options.storage.uri}/{table.location}",
             properties={
                 _LAKE_ID: table.id,
+                CLUSTER: self._options.cluster_id,
                 CHANGEFEED: self._options.changefeed,
+                GENERATION: self._generation,
                 "write.parquet.compression-codec": self._options.compression,
                 "write.metadata.delete-after-commit.enabled": "true",
                 "write.metadata.previous-versions-max": "100",
             },
         )
         self._tables[table.id] = wanted, created
+
+    def _adjust(self, found: Table, table: LakeTable) -> None:
+        """Give the table exactly the columns that it should have."""
+        if _has_columns(found, table):
+            return
+
+        def change(transaction: Transaction) -> None:
+            _stage_columns(transaction, table)
+            # It brings the condition under which we may commit.
+            with transaction.update_snapshot(snapshot_properties=self._summary({})).fast_append():
+                pass
+
+        self._commit(found, table, change, lambda: _has_columns(found, table))
 
     def _data_files(self, table: Table, files: Sequence[DataFile]) -> Iterator[IcebergFile]:
         schema = table.schema()
@@ -239,35 +325,43 @@ class Iceberg:
 def _explained(what: str, options: LakeOptions) -> Iterator[None]:
     try:
         yield
-    except (SinkError, InvariantError):
+    except TidemillError:
         raise
     except Exception as error:  # what catalogs, their databases and object stores raise has no common root
-        raise SinkError(
-            f"cannot {what} the Iceberg warehouse {options.storage.shown}: {type(error).__name__}. See that "
-            "the catalog and the storage can be reached and written to, then start again; nothing is lost."
-        ) from error
+        raise failures.translate(f"{what} the Iceberg warehouse {options.storage.shown}", error) from error
 
 
-def _adjusted(found: Table, table: LakeTable) -> Table:
-    """The table with exactly the columns that it should have."""
-    fields = {field.field_id: field for field in found.schema().fields}
+def _stage_columns(transaction: Transaction, table: LakeTable) -> None:
+    fields = {field.field_id: field for field in transaction.table_metadata.schema().fields}
     wanted = {column.id: (column, _iceberg_type(column.type)) for column in table.columns}
     renamed = [c for c, _ in wanted.values() if c.id in fields and fields[c.id].name != c.name]
     widened = [(c, kind) for c, kind in wanted.values() if c.id in fields and fields[c.id].field_type != kind]
     added = [(c, kind) for c, kind in wanted.values() if c.id not in fields]
     if renamed or widened:
-        with found.update_schema() as update:
+        with transaction.update_schema() as update:
             for column, kind in widened:
                 update.update_column(fields[column.id].name, field_type=kind)
             for column in renamed:
                 update.rename_column(fields[column.id].name, column.name)
     for column, kind in added:
-        with found.update_schema() as update:
+        with transaction.update_schema() as update:
             update.add_column(column.name, kind)
-        if found.schema().find_field(column.name).field_id != column.id:
+        if transaction.table_metadata.schema().find_field(column.name).field_id != column.id:
             raise InvariantError(
                 f"column {column.name!r} of {table.full_name} has got another field id than {column.id}"
             )
+
+
+def _has_columns(found: Table, table: LakeTable) -> bool:
+    wanted = {column.id: (column.name, _iceberg_type(column.type)) for column in table.columns}
+    return {field.field_id: (field.name, field.field_type) for field in found.schema().fields} == wanted
+
+
+def _without_retries(found: Table) -> Table:
+    """pyiceberg would repeat a commit that others have come before, whoever they are. Its own setting for that is a
+    property of the table, which holds for other writers as well; so it is set in our copy of the metadata only."""
+    properties = {**found.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+    found.metadata = found.metadata.model_copy(update={"properties": properties})
     return found
 
 

@@ -6,7 +6,6 @@ file:///data/out?protocol=parquet                  s3://bucket/prefix?protocol=p
 """
 
 import difflib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -14,8 +13,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from tidemill.errors import SinkUriError
+from tidemill.flow.sink.place import safe_uri, split_uri
 from tidemill.flow.sink.storage import StorageOptions, is_storage_parameter, parse_storage
-from tidemill.flow.sink.uri import DateSeparator, safe_uri
+from tidemill.flow.sink.uri import DateSeparator
 
 
 class LakeKind(Enum):
@@ -30,7 +30,9 @@ class LakeOptions:
 
     kind: LakeKind
     storage: StorageOptions
-    changefeed: str = "default"  # under which the tables' own transactions know us
+    changefeed: str = ""  # under which the tables' own transactions know us; see ``choice.named``
+    changefeed_id: str = ""  # of its state: the same unless the sink URI gives it a name
+    cluster_id: str = ""
     namespace: tuple[str, ...] = ()  # of Iceberg: above the schemas' own
     catalog: str = field(default="", repr=False)  # of Iceberg; empty: SQLite in the warehouse. May hold a password
     flush_interval_seconds: float = 5.0  # each batch is a commit and its files; fewer are cheaper to read
@@ -48,13 +50,13 @@ def is_lake_uri(uri: str) -> bool:
     scheme, _, rest = uri.partition("://")
     if scheme.lower() in _SCHEMES:
         return True
-    given = dict(parse_qsl(urlsplit(uri).query))
+    given = dict(parse_qsl(uri.partition("?")[2].partition("#")[0]))
     return scheme.lower() in ("file", "s3") and given.get("protocol", "").lower() == "parquet" and bool(rest)
 
 
 def parse_lake_uri(uri: str) -> LakeOptions:
     """Raises SinkUriError, which names what is wrong and never shows a secret of the URI."""
-    parts = urlsplit(uri)
+    parts = split_uri(uri)
     scheme = parts.scheme.lower()
     kind = _SCHEMES.get(scheme, LakeKind.PARQUET if is_lake_uri(uri) else None)
     if kind is None:
@@ -75,12 +77,7 @@ def parse_lake_uri(uri: str) -> LakeOptions:
             "(http://…) or of a database (postgresql+psycopg2://…, sqlite:////folder/catalog.db)."
         )
     given = {_FIELDS[name]: value for name, value in values.items()}
-    return replace(LakeOptions(kind, storage, **given), safe_uri=_without_catalog(safe_uri(uri)))
-
-
-def _without_catalog(uri: str) -> str:
-    """Without the URI within the URI, which may hold a password of its own."""
-    return re.sub(r"(?i)([?&]catalog=)[^&]+", r"\1xxxxx", uri)
+    return replace(LakeOptions(kind, storage, **given), safe_uri=safe_uri(uri))
 
 
 _SCHEMES = {
@@ -109,10 +106,14 @@ _ONLY = {
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
 def _duration(text: str) -> float:
     number = text.rstrip("smh")
     unit = text[len(number) :]
-    if unit not in _UNITS or not number.replace(".", "", 1).isdigit():
+    if unit not in _UNITS or not _is_number(number.replace(".", "", 1)):
         raise ValueError("a time such as 500ms, 5s or 1m")
     seconds = float(number) * _UNITS[unit]
     if seconds > 600:
@@ -121,19 +122,19 @@ def _duration(text: str) -> float:
 
 
 def _size(text: str) -> int:
-    if not text.isdigit() or not 1 << 10 <= int(text) <= 1 << 30:
+    if not _is_number(text) or not 1 << 10 <= int(text) <= 1 << 30:
         raise ValueError("a number of bytes from 1024 to 1073741824")
     return int(text)
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 10_000:
+    if not _is_number(text) or not 1 <= int(text) <= 10_000:
         raise ValueError("a number from 1 to 10000")
     return int(text)
 
 
 def _workers(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not _is_number(text) or int(text) < 1:
         raise ValueError("a number from 1 to 512")
     return min(int(text), 512)
 
@@ -153,10 +154,27 @@ def _filled(text: str) -> str:
     return text
 
 
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split("."))
+    if not all(names):
+        raise ValueError("names with a dot between them")
+    return names
+
+
+def _catalog(text: str) -> str:
+    try:
+        is_uri = bool(urlsplit(_filled(text)).scheme)
+    except ValueError:
+        is_uri = False
+    if not is_uri:
+        raise ValueError("the URI of a catalog, such as http://host:8181 or sqlite:////folder/catalog.db")
+    return text
+
+
 _READERS: dict[str, Callable[[str], Any]] = {
     "changefeed": _filled,
-    "namespace": lambda text: tuple(_filled(text).split(".")),
-    "catalog": _filled,
+    "namespace": _names,
+    "catalog": _catalog,
     "flush-interval": _duration,
     "file-size": _size,
     "compression": _word("zstd", "snappy", "gzip", "lz4", "none"),

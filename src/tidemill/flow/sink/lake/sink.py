@@ -7,12 +7,15 @@ Executors write data files; ``commit`` then makes them part of their tables, one
 alone, and of a longer batch takes only what is behind it. ``_tidemill/checkpoint.json`` then names the resolved-ts up
 to which all tables are complete.
 
+A lake belongs to one changefeed of one cluster; the journal and each table say which. One driver writes to it at a
+time: each opening and each ``recover`` begins a generation (``claim``), which the tables' own transactions check as
+well, so that a driver or a task that is late changes nothing.
+
 What a DDL does to a lake table is decided in ``tables.py``. Some DDLs give rows new values, or move them to another
 table, without a change of the row that anybody could see: a lossy MODIFY COLUMN, EXCHANGE PARTITION, a new handle key.
 Then the table's rows are read anew as of the DDL (``rescan``) and written behind a marker that ends the old ones.
 """
 
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +27,7 @@ import pyarrow as pa
 
 from tidemill.errors import SinkError
 from tidemill.flow.sink import layout
+from tidemill.flow.sink.claim import Claim, Identity, check_start
 from tidemill.flow.sink.lake.changes import change_tables, marker_table
 from tidemill.flow.sink.lake.files import DataFile, LakeTarget, batch_stem, to_ts_of, write_tables
 from tidemill.flow.sink.lake.options import LakeOptions
@@ -59,6 +63,13 @@ class Backend(Protocol):
     naming: Naming
     is_transactional: bool  # a file counts once a transaction of its table names it; otherwise as soon as it is there
 
+    def begin(self, generation: str, check: Callable[[], None]) -> None:
+        """Forget what is known of the tables, and let no older generation change one from its first use here on.
+        ``check`` raises SupersededError if this generation is an older one itself."""
+
+    def forget(self, table: LakeTable) -> None:
+        """What became of the last call for it is not known: look again."""
+
     def put(self, table: LakeTable) -> None:
         """Make the lake's table what ``table`` says: there, under its name, with its columns."""
 
@@ -84,7 +95,7 @@ _ADDING = frozenset({ActionType.ADD_COLUMN, ActionType.ADD_COLUMNS})
 
 
 class LakeSink(ABC):
-    """The driver's side; one a lake at a time. Methods raise SinkError, after which a new one is to be made.
+    """The driver's side; one a lake at a time. After a SinkError that is retryable the same call may come again.
 
     Rows must be mounted in UTC. ``rescan`` is needed for DDLs that change rows unseen; without it those are refused.
     """
@@ -105,12 +116,11 @@ class LakeSink(ABC):
         self._saved_ts = _read_state(state) if state is not None else int(start_ts or 0)
         if state is None and start_ts is not None:
             self._check_unused(start_ts)
-        self._mark = secrets.token_hex(4)
         self._journal = self._read_journal()
+        self._claim = Claim(self._files, Identity(options.cluster_id, options.changefeed))
+        self._generation = ""
         self._backend = self.open_backend(zone)
         self._stamps: dict[str, Stamps] = {}
-        if not self._backend.is_transactional:
-            self._replace(layout.OWNER, self._mark.encode())
 
     @abstractmethod
     def open_backend(self, zone: tzinfo) -> Backend:
@@ -121,15 +131,36 @@ class LakeSink(ABC):
         return self._journal
 
     def recover(self) -> None:
-        """Remove the data files of batches that no table has."""
+        """Begin a new generation, and remove the data files of batches that no table has."""
+        self._begin_generation()
         for folder, names in self._files.walk():
-            doomed = [n for n in names if (to_ts := to_ts_of(n)) is not None and to_ts > self._kept_ts(folder)]
+            ahead = [n for n in names if (to_ts_of(n) or 0) > self._saved_ts]
+            kept_ts = self._kept_ts(folder) if ahead else 0
+            doomed = [n for n in ahead if (to_ts_of(n) or 0) > kept_ts]
             for name in doomed:
                 self._files.remove(f"{folder}/{name}")
             if doomed:
                 self._files.sync_folder(folder)
 
+    def _begin_generation(self) -> None:
+        self._generation = self._claim.begin()
+        self._journal = self._read_journal()  # ours may be that of a DDL which was not finished
+        self._stamps.clear()
+        self._backend.begin(self._generation, self._claim.check)
+
+    def _check_generation(self) -> None:
+        if not self._generation:
+            self._begin_generation()
+        self._claim.check()
+
+    @property
+    def _suffix(self) -> str:
+        """Ends the names of files that count only when they are committed: nobody else writes under the same."""
+        return f"-{self._generation[:8]}" if self._backend.is_transactional else ""
+
     def target(self, table: TableInfo, physical_id: int, to_ts: Ts) -> LakeTarget:
+        if not self._generation:
+            self._begin_generation()
         lake = self._ensure(table)
         resolved_ts = self._stamps_of(lake).resolved_ts
         options = self._options
@@ -138,7 +169,7 @@ class LakeSink(ABC):
             lake.id,
             self._backend.data_folder(lake, table, physical_id, to_ts),
             batch_stem(to_ts, physical_id),
-            f"-{self._mark}" if self._backend.is_transactional else "",
+            self._suffix,
             lake.file_columns(table),
             # Ahead of what was saved: it has a batch that was not committed everywhere.
             above_ts=resolved_ts if resolved_ts > self._saved_ts else 0,
@@ -146,14 +177,17 @@ class LakeSink(ABC):
             row_group_rows=options.row_group_rows,
             compression=options.compression,
             physical_id=physical_id,
-            owner="" if self._backend.is_transactional else self._mark,
+            generation=self._generation,
         )
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        self._check_generation()
         for table in self._journal.tables:
+            due = [r for r in receipts if r.detail["table"] == table.id and r.files]
+            if not due:
+                continue  # nor looked at: that would be a commit of its own in each new generation
             stamps = self._stamps_of(table)
             done = stamps.parts if stamps.resolved_ts == to_ts else frozenset()
-            due = [r for r in receipts if r.detail["table"] == table.id and r.files]
             if stamps.resolved_ts > to_ts or all(r.detail["physical_id"] in done for r in due):
                 continue
             files = [
@@ -165,8 +199,14 @@ class LakeSink(ABC):
         return {"format": _STATE_FORMAT, "resolved_ts": int(to_ts)}
 
     def publish(self, checkpoint_ts: Ts) -> None:
+        self._check_generation()
         self._backend.publish(checkpoint_ts)
-        document = {"changefeed": self._options.changefeed, "checkpoint-ts": int(checkpoint_ts)}
+        document = {
+            "cluster": self._options.cluster_id,
+            "changefeed": self._options.changefeed,
+            "id": self._options.changefeed_id,
+            "checkpoint-ts": int(checkpoint_ts),
+        }
         self._replace(CHECKPOINT, orjson.dumps(document))
 
     def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
@@ -182,10 +222,12 @@ class LakeSink(ABC):
         at = (int(event.finished_ts), event.seq + 1)
         if at <= self._journal.ddl:
             return
+        self._check_generation()
         self._backend.describe(event)
+        journal = self._journal
         for lake in self._effect(event, at):
-            self._journal = self._journal.put(lake)
-        self._save(replace(self._journal, ddl=at))
+            journal = journal.put(lake)
+        self._save(replace(journal, ddl=at))
 
     def _effect(self, event: DdlEvent, at: tuple[int, int]) -> list[LakeTable]:
         """Do it, and return the lake tables as they are then."""
@@ -313,12 +355,17 @@ class LakeSink(ABC):
         if stamps.ddl >= at:
             return
         options = self._options
+        folder = self._backend.data_folder(lake, info, info.physical_ids[0], Ts(at[0]))
+        stem = f"ddl-{at[0]:020d}-{at[1]}-{lake.id}"
+        for left in self._files.names(folder):
+            if left.startswith(f"{stem}-"):
+                self._files.remove(f"{folder}/{left}")  # of an attempt that was not committed
         target = LakeTarget(
             options.storage,
             lake.id,
-            self._backend.data_folder(lake, info, info.physical_ids[0], Ts(at[0])),
-            f"ddl-{at[0]:020d}-{at[1]}-{lake.id}",
-            "",
+            folder,
+            stem,
+            self._suffix,
             lake.file_columns(info),
             file_size=options.file_size,
             row_group_rows=options.row_group_rows,
@@ -362,7 +409,12 @@ class LakeSink(ABC):
         self._backend.put(lake)
 
     def _append(self, lake: LakeTable, files: Sequence[DataFile], stamps: Stamps) -> None:
-        self._backend.append(lake, files, stamps)
+        try:
+            self._backend.append(lake, files, stamps)
+        except BaseException:  # it may have been carried out all the same
+            self._stamps.pop(lake.id, None)
+            self._backend.forget(lake)
+            raise
         self._stamps[lake.id] = stamps
 
     def _stamps_of(self, lake: LakeTable) -> Stamps:
@@ -379,19 +431,21 @@ class LakeSink(ABC):
 
     def _read_journal(self) -> Journal:
         content = self._files.read(TABLES)
+        options = self._options
         if content is None:
-            return Journal(changefeed=self._options.changefeed)
+            return Journal(changefeed=options.changefeed, cluster=options.cluster_id)
         journal = Journal.from_dict(orjson.loads(content))
-        if journal.changefeed != self._options.changefeed:
+        if (journal.cluster, journal.changefeed) != (options.cluster_id, options.changefeed):
             raise SinkError(
-                f"{self._options.storage.shown} is the lake of changefeed {journal.changefeed!r}, and this is "
-                f"{self._options.changefeed!r}. Give each changefeed a lake of its own."
+                f"the lake {options.storage.shown} belongs to changefeed {journal.changefeed!r} of cluster "
+                f"{journal.cluster}, and this is changefeed {options.changefeed!r} of cluster {options.cluster_id}: "
+                "their rows would be mixed. Choose another folder or prefix in the sink URI."
             )
         return journal
 
     def _save(self, journal: Journal) -> None:
-        self._journal = journal
         self._replace(TABLES, orjson.dumps(journal.to_dict(), option=orjson.OPT_INDENT_2))
+        self._journal = journal
 
     def _replace(self, path: str, content: bytes) -> None:
         folder = path.rpartition("/")[0] or "."
@@ -400,14 +454,11 @@ class LakeSink(ABC):
         self._files.sync_folder(folder)
 
     def _check_unused(self, start_ts: Ts) -> None:
-        content = self._files.read(CHECKPOINT)
-        checkpoint = int(orjson.loads(content)["checkpoint-ts"]) if content else 0
-        if checkpoint > start_ts:
-            raise SinkError(
-                f"{self._options.storage.shown} already holds changes up to {show(checkpoint)}, and this changefeed "
-                f"starts at {show(start_ts)}: they would be there twice. Choose an empty folder, or a start-ts from "
-                "there on."
-            )
+        told = orjson.loads(self._files.read(CHECKPOINT) or b"{}")
+        checkpoint = int(told.get("checkpoint-ts", 0))
+        if told.get("id", "") == self._options.changefeed_id != "" and checkpoint <= start_ts:
+            return  # our own, which had no rows yet; its checkpoint is saved before it is told here
+        check_start(self._options.storage.shown, checkpoint, start_ts)
 
 
 def _loses_columns(lake: LakeTable, info: TableInfo) -> bool:

@@ -20,7 +20,7 @@ from tidemill.flow.sink.lake.columns import default_of, holds_exactly, lake_type
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +277,7 @@ class Journal:
     tables: tuple[LakeTable, ...] = ()
     ddl: tuple[int, int] = (0, 0)
     changefeed: str = ""
+    cluster: str = ""
 
     def live(self, schema: str, name: str) -> LakeTable | None:
         return next((t for t in self.tables if (t.schema, t.name, t.dropped_ts) == (schema, name, None)), None)
@@ -317,7 +318,8 @@ class Journal:
                 f"the lake's _tidemill/tables.json has format {document.get('format')!r}; this version reads {FORMAT}. "
                 "Go on with the version of Tidemill that wrote it."
             )
-        return cls(tuple(_lake_table(t) for t in document["tables"]), tuple(document["ddl"]), document["changefeed"])
+        tables = tuple(_lake_table(t) for t in document["tables"])
+        return cls(tables, tuple(document["ddl"]), document["changefeed"], document["cluster"])
 
 
 def _lake_table(fields: Mapping[str, Any]) -> LakeTable:

@@ -8,6 +8,7 @@ parse_mysql_uri(uri) ─► MysqlOptions ─► MysqlSink                       
 """
 
 from tidemill.flow.sink.mysql.failures import DownstreamUnavailableError
+from tidemill.flow.sink.mysql.session import answers
 from tidemill.flow.sink.mysql.sink import MysqlSink
 from tidemill.flow.sink.mysql.uri import MysqlOptions, parse_mysql_uri
 from tidemill.flow.sink.mysql.writer import MysqlTarget, write_rows
@@ -17,6 +18,7 @@ __all__ = [
     "MysqlOptions",
     "MysqlSink",
     "MysqlTarget",
+    "answers",
     "parse_mysql_uri",
     "write_rows",
 ]

@@ -12,6 +12,8 @@ import pymysql
 from tidemill.errors import SinkError
 
 DUPLICATE: Final = 1062
+TRUNCATED: Final = 1265
+_DEPRECATED: Final = 1287  # MySQL 8.0.20 and newer says so of VALUES() in each ON DUPLICATE KEY UPDATE
 
 # Nothing of the statement stands, and the next try may succeed.
 _PASSING: Final = frozenset(
@@ -35,9 +37,11 @@ _OTHER_COLUMNS: Final = frozenset({1054, 1136, 1109, 1110, 3105, 1906})
 
 # A DDL that finds its work done: it ran before, and the answer was lost.
 DDL_DONE: Final = frozenset({1007, 1008, 1050, 1051, 1054, 1060, 1061, 1068, 1091, 1176, 1507, 1517, 1831})
-DDL_HOPELESS: Final = frozenset(
-    {1044, 1045, 1046, 1049, 1064, 1066, 1072, 1082, 1142, 1146, 1149, 1166, 1227, 1505, 3750}
-)
+# A foreign key is in the way, or cannot be made.
+_FOREIGN_KEY: Final = frozenset(
+    {1005, 1022, 1025, 1215, 1217, 1239, 1451, 1506, 1553, 1767, 1822, 1826, 1828, 1829, 1832, 1833, 1834, 3104, 3730,
+     3780}
+)  # fmt: skip
 
 
 class DownstreamUnavailableError(SinkError):
@@ -78,8 +82,17 @@ def is_lost(error: BaseException) -> bool:
     return number_of(error) in _LOST or isinstance(error, pymysql.err.InterfaceError | OSError)
 
 
+def is_harmless(level: str, number: int) -> bool:
+    """Whether a warning is one that a strict session would not refuse the statement for."""
+    return level == "Note" or number == _DEPRECATED
+
+
 def is_passing(error: BaseException) -> bool:
     return is_lost(error) or number_of(error) in _PASSING
+
+
+def is_about_foreign_key(error: BaseException) -> bool:
+    return number_of(error) in _FOREIGN_KEY
 
 
 def is_about_one_row(error: BaseException) -> bool:

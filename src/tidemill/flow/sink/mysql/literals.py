@@ -23,9 +23,9 @@ _QUOTE = ord("'")
 class Literals:
     """Writes rows of one table; what is fixed for it is worked out once."""
 
-    def __init__(self, table: TableInfo) -> None:
+    def __init__(self, table: TableInfo, *, has_plain_keys: bool = False) -> None:
         self._table = table
-        self._program = _program(table)
+        self._program = _program(table, written_columns(table, has_plain_keys=has_plain_keys))
 
     def write(self, upserts: pa.RecordBatch, deletes: pa.RecordBatch) -> Encoded:
         """The rows of ``deletes`` (their keys), then those of ``upserts``, in order."""
@@ -37,14 +37,25 @@ class Literals:
         return _text(self._table.stored_columns[place], values)
 
 
-def written_columns(table: TableInfo) -> list[tuple[int, ColumnInfo]]:
-    """The columns that a statement names, with their places: generated ones the downstream works out itself."""
-    return [(place, column) for place, column in enumerate(table.stored_columns) if not column.is_generated]
+def written_columns(table: TableInfo, *, has_plain_keys: bool = False) -> list[tuple[int, ColumnInfo]]:
+    """The columns that a statement names, with their places: generated ones the downstream works out itself.
+    ``has_plain_keys``: those of the primary key are plain there."""
+    plain = plain_key_columns(table) if has_plain_keys else frozenset()
+    return [
+        (place, column)
+        for place, column in enumerate(table.stored_columns)
+        if not column.is_generated or column.name.lower() in plain
+    ]
 
 
-def _program(table: TableInfo) -> Program:
+def plain_key_columns(table: TableInfo) -> frozenset[str]:
+    """Generated columns of the primary key, in small letters: MariaDB has plain ones in their place."""
+    return frozenset(column.name.lower() for column in table.primary_key if column.is_generated)
+
+
+def _program(table: TableInfo, written: list[tuple[int, ColumnInfo]]) -> Program:
     builder = ProgramBuilder()
-    _add_row(builder, written_columns(table), NEW, is_bare=False)
+    _add_row(builder, written, NEW, is_bare=False)
     builder.end_change()
     builder.end_change()
     places = {column.offset: place for place, column in enumerate(table.stored_columns)}

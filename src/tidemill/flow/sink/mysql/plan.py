@@ -20,6 +20,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.flow.encoder import Encoded
 from tidemill.flow.sink.mysql.conflicts import components
@@ -27,7 +28,7 @@ from tidemill.flow.sink.mysql.keycodes import conflict_codes
 from tidemill.flow.sink.mysql.literals import Literals
 from tidemill.flow.sink.mysql.net import NONE, Ints, Net, keys_changed, net_effect, transactions
 from tidemill.model.row import RowBatch, RowOp
-from tidemill.model.table import TableInfo
+from tidemill.model.table import ColumnType, TableInfo
 
 
 class Form(Enum):
@@ -67,6 +68,17 @@ class Plan:
     deletes: pa.RecordBatch  # the rows behind the first part of the text
     upserts: pa.RecordBatch  # and behind the rest
     phases: list[list[Lane]]
+    has_zero: npt.NDArray[np.bool_] | None = None  # by row of the text: an ENUM of it is 0; None: none is
+
+    def cut_at_zeros(self, statement: Statement) -> Iterator[tuple[Statement, bool]]:
+        """The statement in pieces: those whose rows have an ENUM that is 0 (True), and the others."""
+        if self.has_zero is None or not self.has_zero[statement.first : statement.last].any():
+            yield statement, False
+            return
+        marks = self.has_zero[statement.first : statement.last].astype(np.int64)
+        for first, last in _runs(marks):
+            piece = Statement(statement.form, statement.first + first, statement.first + last)
+            yield piece, bool(marks[first])
 
     def row(self, number: int) -> pa.RecordBatch:
         """The row behind row ``number`` of the text."""
@@ -98,7 +110,17 @@ def make_plan(rows: RowBatch, limits: Limits, literals: Literals, *, is_safe: bo
     place[~is_delete] = len(deletes) + np.arange(len(upserts))
     arranged = _Arranged(form[order], group[order], place, text.ends, limits)
     phases = arranged.lanes_of_pieces(lane_of_piece) if is_atomic else arranged.phases()
-    return Plan(rows.table, text, old, new, phases)
+    return Plan(rows.table, text, old, new, phases, _zeros(rows.table, len(deletes), new))
+
+
+def _zeros(table: TableInfo, deletes: int, new: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
+    """Which rows have an ENUM of index 0: TiDB keeps the empty string that stands for a value it did not know."""
+    enums = [place for place, column in enumerate(table.stored_columns) if column.type is ColumnType.ENUM]
+    found = np.zeros(deletes + new.num_rows, np.bool_)
+    for place in enums:
+        is_zero = pc.fill_null(pc.equal(new.column(place), 0), False)
+        found[deletes:] |= is_zero.to_numpy(zero_copy_only=False)
+    return found if found.any() else None
 
 
 _NOTHING = 9

@@ -4,24 +4,14 @@ Only words outside strings, quoted names and comments are looked at, and only wh
 is not known here is sent as it stands, and the server's error tells.
 """
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from tidemill.flow.sink.mysql.session import Downstream, Flavor
-
-_TOKEN = re.compile(
-    r"""  (?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
-        | (?P<name>`(?:[^`]|``)*`)
-        | (?P<feature>/\*T!.*?\*/)
-        | (?P<space>/\*(?!!).*?\*/|\#[^\n]*|--(?=\s|$)[^\n]*|\s+)
-        | (?P<word>[^\W\d][\w$]*|\d[\w$.]*)
-        | (?P<sign>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+from tidemill.flow.sink.mysql.tokens import Token, Tokens
+from tidemill.upstream.sql_text import quoted
 
 # MariaDB has no collation of Unicode 9; these are its nearest, without padding as those are.
 _COLLATIONS: Final = {
@@ -40,26 +30,41 @@ _NUMBER_OPTIONS: Final = ("SHARD_ROW_ID_BITS", "PRE_SPLIT_REGIONS", "AUTO_ID_CAC
 _STRING_OPTIONS: Final = ("TTL_ENABLE", "TTL_JOB_INTERVAL", "AFFINITY")
 
 
-@dataclass(slots=True)
-class _Token:
-    kind: str
-    text: str
+@dataclass(frozen=True, slots=True)
+class ForeignKeys:
+    """What becomes of a statement's foreign keys, whose names are unique in a table upstream and in a database here.
+    ``added`` gives the name for a new one, ``dropped`` that of one that is there; None: there is none."""
 
-    @property
-    def word(self) -> str:
-        return self.text.upper() if self.kind in ("word", "sign") else ""
+    added: Callable[[str], str] = str
+    dropped: Callable[[str], str | None] = str
+    are_kept: bool = True
 
 
-def rewritten(query: str, downstream: Downstream, *, has_vectors: bool, has_primary_key: bool = True) -> str:
-    """``query`` as the downstream takes it; empty if nothing of it is left to do there. ``has_primary_key``: rows of
-    the table are told apart without its unique indexes."""
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How far a statement is bent to what the downstream can hold."""
+
+    has_vectors: bool = False
+    plain_columns: frozenset[str] = frozenset()  # generated ones that are to be plain, in small letters
+    keeps_partitions: bool = True
+    widens_latin1: bool = True
+    foreign_keys: ForeignKeys = ForeignKeys()
+
+
+def rewritten(query: str, downstream: Downstream, fit: Fit = Fit()) -> str:  # noqa: B008 (it is frozen)
+    """``query`` as the downstream takes it; empty if nothing of it is left to do there."""
     if downstream.flavor is Flavor.TIDB:
-        return _Text(query).without_vectors() if not has_vectors else query
+        return _Text(query).without_vectors() if not fit.has_vectors else query
     text = _Text(query, keeps_features=False)
-    if has_primary_key:
-        text.weaken_global_indexes()
     text.drop_tidb_clauses()
     text.replace_vectors()
+    text.fit_foreign_keys(fit.foreign_keys)
+    if fit.plain_columns:
+        text.make_plain(fit.plain_columns)
+    if not fit.keeps_partitions:
+        text.drop_partitioning()
+    if fit.widens_latin1:
+        text.widen_latin1()
     if downstream.flavor is Flavor.MARIADB:
         text.respell_for_mariadb(downstream.version)
     else:
@@ -67,32 +72,10 @@ def rewritten(query: str, downstream: Downstream, *, has_vectors: bool, has_prim
     return text.result()
 
 
-class _Text:
-    """The tokens that mean something; white space is kept before each."""
-
-    def __init__(self, query: str, *, keeps_features: bool = True) -> None:
-        self._tokens: list[_Token] = []
-        self._before: list[str] = []
-        space = ""
-        for found in _TOKEN.finditer(query):
-            kind, text = found.lastgroup or "sign", found.group()
-            if kind == "space" or (kind == "feature" and not keeps_features):
-                space += text if kind == "space" else " "
-                continue
-            self._tokens.append(_Token(kind, text))
-            self._before.append(space)
-            space = ""
-
+class _Text(Tokens):
     def without_vectors(self) -> str:
         self.replace_vectors()
         return self.result()
-
-    def result(self) -> str:
-        self._tidy()
-        text = "".join(b + t.text for b, t in zip(self._before, self._tokens, strict=True)).strip().rstrip(";").strip()
-        words = [token.word for token in self._tokens if token.word != ";"]
-        is_empty_alter = words[:2] == ["ALTER", "TABLE"] and len(self._tokens) <= self._name_end(2)
-        return "" if is_empty_alter else text
 
     def drop_tidb_clauses(self) -> None:
         self._sweep(
@@ -106,19 +89,9 @@ class _Text:
                 self._sequence_default,
                 self._global_index,
                 self._index_updates,
+                self._validation,
             ]
         )
-
-    def weaken_global_indexes(self) -> None:
-        """``UNIQUE [KEY] [name] (…) GLOBAL`` spans partitions, which others cannot: it becomes a plain index."""
-        for at in range(len(self._tokens)):
-            if not self._global_index(at):
-                continue
-            begin = self._opening(at - 1) if self._word(at - 1) == ")" else at
-            unique = next((n for n in range(begin - 1, -1, -1) if self._word(n) in ("UNIQUE", ",", "(", ")")), -1)
-            if self._word(unique) == "UNIQUE":
-                has_word = self._word(unique + 1) in ("KEY", "INDEX", "GLOBAL")
-                self._tokens[unique] = _Token("word", "" if has_word else "KEY")
 
     def replace_vectors(self) -> None:
         """A column type VECTOR or VECTOR(n), which stands behind the column's name."""
@@ -130,7 +103,7 @@ class _Text:
             )
             if is_type and self._word(at + 1) not in ("INDEX", "KEY"):
                 end = self._closing(at + 1) if self._word(at + 1) == "(" else at + 1
-                self._tokens[at] = _Token("word", "LONGTEXT")
+                self._tokens[at] = Token("word", "LONGTEXT")
                 self._remove(at + 1, end)
             at += 1
 
@@ -142,7 +115,7 @@ class _Text:
             is_index_end = at > 0 and (self._tokens[at - 1].word == ")" or self._word(at - 2) == "INDEX")
             if token.word in ("INVISIBLE", "VISIBLE") and is_index_end:
                 token.text = "IGNORED" if token.word == "INVISIBLE" else "NOT IGNORED"
-        self._sweep([self._validation, self._enforcement])
+        self._sweep([self._enforcement])
         self._drop_expression_indexes()
         for at in range(len(self._tokens) - 1, -1, -1):
             self._spare_missing_index(at)
@@ -226,6 +199,59 @@ class _Text:
                 if self._word(end) != "ENFORCED" and self._word(end + 1) != "ENFORCED":
                     self._insert(end, "NOT ENFORCED")
 
+    def widen_latin1(self) -> None:
+        """TiDB keeps any character in a latin1 column, where others refuse most: so it is UTF-8 there."""
+        for at, token in enumerate(self._tokens):
+            before = self._word(at - 1) if self._word(at - 1) != "=" else self._word(at - 2)
+            text = token.text.strip("'\"").lower()
+            if before in ("CHARSET", "SET") and text == "latin1":
+                token.text = "utf8mb4"
+            elif before == "COLLATE" and text.startswith("latin1_"):
+                token.text = "utf8mb4_bin" if text == "latin1_bin" else "utf8mb4_general_ci"
+
+    def drop_partitioning(self) -> None:
+        """``PARTITION BY …``, which is the end of a CREATE TABLE."""
+        for at in range(len(self._tokens)):
+            if [self._word(at), self._word(at + 1)] == ["PARTITION", "BY"]:
+                self._remove(at, len(self._tokens))
+                return
+
+    def make_plain(self, columns: Container[str]) -> None:
+        """``name type [GENERATED ALWAYS] AS (…) [STORED]`` of these columns, their names in small letters."""
+        for begin, end in self._elements():
+            at = begin
+            while self._word(at) in ("ADD", "COLUMN", "MODIFY"):
+                at += 1
+            at += 1 if self._word(at) == "CHANGE" else 0
+            if at >= end or self._tokens[at].name not in columns:
+                continue
+            clause = next((n for n in range(at, end) if self._word(n) == "AS" and self._word(n + 1) == "("), end)
+            if clause < end:
+                behind = self._closing(clause + 1)
+                behind += self._word(behind) in ("STORED", "VIRTUAL", "PERSISTENT")
+                first = clause - 2 if self._word(clause - 1) == "ALWAYS" else clause
+                self._remove(first, behind)
+
+    def fit_foreign_keys(self, keys: "ForeignKeys") -> None:
+        for begin, end in self._elements():
+            words = [self._word(n) for n in range(begin, end)]
+            if words[:3] == ["DROP", "FOREIGN", "KEY"]:
+                at = begin + 3 + (2 if self._word(begin + 3) == "IF" else 0)
+                found = keys.dropped(self._tokens[at].name)
+                if found is None:
+                    self._remove_element(begin, end)
+                else:
+                    self._tokens[at] = Token("name", quoted(found))
+                continue
+            if ("FOREIGN", "KEY") not in pairwise(words) or "REFERENCES" not in words:
+                continue
+            key = begin + words.index("FOREIGN")
+            if not keys.are_kept:
+                self._remove_element(begin, end)
+            elif self._word(key - 2) == "CONSTRAINT":
+                name = self._tokens[key - 1]
+                self._tokens[key - 1] = Token("name", quoted(keys.added(name.text.strip("`").replace("``", "`"))))
+
     # Each of these tells how many tokens from ``at`` on are such a clause; 0: none.
 
     def _clustering(self, at: int) -> int:
@@ -267,11 +293,12 @@ class _Text:
             return 0
         if [self._word(at + n) for n in (1, 2, 3)] == ["NEXT", "VALUE", "FOR"]:
             return self._name_end(at + 4) - at
-        return self._closing(at + 2) - at if self._word(at + 1) == "NEXTVAL" and self._word(at + 2) == "(" else 0
+        if [self._word(at + n) for n in (1, 2, 3)] == ["(", "NEXTVAL", "("]:
+            return self._closing(at + 1) - at
+        return self._closing(at + 2) - at if [self._word(at + 1), self._word(at + 2)] == ["NEXTVAL", "("] else 0
 
     def _global_index(self, at: int) -> int:
-        is_behind_index = self._word(at - 1) in (")", "UNIQUE") or (at > 0 and not self._tokens[at - 1].text)
-        return int(self._word(at) == "GLOBAL" and is_behind_index)
+        return int(self._word(at) == "GLOBAL" and self._word(at - 1) in (")", "UNIQUE", "KEY"))
 
     def _index_updates(self, at: int) -> int:
         """``UPDATE INDEXES (name GLOBAL, …)`` behind a new partitioning"""
@@ -285,64 +312,7 @@ class _Text:
         return 2 if [self._word(at), self._word(at + 1)] == ["NOT", "ENFORCED"] else int(self._word(at) == "ENFORCED")
 
     def _validation(self, at: int) -> int:
+        """``WITHOUT VALIDATION``: MariaDB validates anyway. MySQL would keep rows in a partition in which it does not
+        look for them later; where it refuses, they are exchanged as rows."""
         is_it = self._word(at) in ("WITH", "WITHOUT") and self._word(at + 1) == "VALIDATION"
         return 2 if is_it else 0
-
-    # Tokens
-
-    def _sweep(self, rules: Sequence[Callable[[int], int]]) -> None:
-        at = 0
-        while at < len(self._tokens):
-            count = next((n for rule in rules if (n := rule(at))), 0)
-            if count:
-                self._remove(at, at + count)
-            else:
-                at += 1
-
-    def _tidy(self) -> None:
-        """Commas that stand alone where a clause of an ALTER TABLE was taken out."""
-        at = self._name_end(2)
-        if [self._word(0), self._word(1), self._word(at)] == ["ALTER", "TABLE", ","]:
-            self._remove(at, at + 1)
-        at = 0
-        while at < len(self._tokens):
-            is_alone = self._tokens[at].word == "," and self._word(at + 1) in (",", "", ";")
-            if is_alone and (at + 1 >= len(self._tokens) or self._tokens[at + 1].kind == "sign"):
-                self._remove(at, at + 1)
-            else:
-                at += 1
-
-    def _word(self, at: int) -> str:
-        return self._tokens[at].word if 0 <= at < len(self._tokens) else ""
-
-    def _insert(self, at: int, text: str) -> None:
-        self._tokens.insert(at, _Token("word", text))
-        self._before.insert(at, " ")
-
-    def _remove(self, first: int, last: int) -> None:
-        del self._tokens[first:last]
-        del self._before[first:last]
-
-    def _closing(self, at: int) -> int:
-        """Behind the parenthesis that closes the one at ``at``."""
-        depth = 0
-        while at < len(self._tokens):
-            depth += {"(": 1, ")": -1}.get(self._tokens[at].word, 0)
-            at += 1
-            if depth == 0:
-                break
-        return at
-
-    def _opening(self, at: int) -> int:
-        """The parenthesis that the one at ``at`` closes."""
-        depth = 0
-        while at > 0:
-            depth += {")": 1, "(": -1}.get(self._tokens[at].word, 0)
-            if depth == 0:
-                break
-            at -= 1
-        return at
-
-    def _name_end(self, at: int) -> int:
-        """Behind a name that may have two parts."""
-        return at + 3 if self._word(at + 1) == "." else at + 1

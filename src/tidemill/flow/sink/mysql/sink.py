@@ -18,9 +18,12 @@ from zoneinfo import ZoneInfo
 import pymysql
 
 from tidemill.errors import SinkError
-from tidemill.flow.sink.mysql import dropped, failures
+from tidemill.flow.sink.mysql import failures
 from tidemill.flow.sink.mysql.ddl import DdlRunner
+from tidemill.flow.sink.mysql.dropped import KEPT_MS, Aside
+from tidemill.flow.sink.mysql.lines import Lines
 from tidemill.flow.sink.mysql.owner import SCHEMA, Owner
+from tidemill.flow.sink.mysql.refill import Refill
 from tidemill.flow.sink.mysql.session import (
     POOL,
     Connection,
@@ -33,7 +36,7 @@ from tidemill.flow.sink.mysql.session import (
 from tidemill.flow.sink.mysql.syncpoint import SyncPoints
 from tidemill.flow.sink.mysql.uri import MysqlOptions
 from tidemill.flow.sink.mysql.waiting import Patience
-from tidemill.flow.sink.mysql.writer import MysqlTarget, write_rows
+from tidemill.flow.sink.mysql.writer import MysqlTarget
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.surface import Rescan
 from tidemill.log import get_logger
@@ -45,7 +48,6 @@ log = get_logger("mysql")
 
 _STATE_FORMAT = 1
 _PATIENCE_SECONDS = 120.0
-_SESSION_POLL_SECONDS = 0.05
 
 
 class MysqlSink:
@@ -63,8 +65,8 @@ class MysqlSink:
         written_ts: Ts | None = None,
     ) -> None:
         """``zone`` is the one in which rows are decoded. ``state`` is what ``commit`` returned last. ``rescan`` is
-        needed for tables that are brought back and were not kept here. Changes above ``written_ts`` have not been
-        written by others before."""
+        needed where a DDL has changed or brought rows that no change tells of. Changes above ``written_ts`` have
+        not been written by others before."""
         if state is not None and state.get("format") != _STATE_FORMAT:
             raise SinkError(
                 f"the state of the MySQL sink has format {state.get('format')!r}; this version reads {_STATE_FORMAT}. "
@@ -74,7 +76,8 @@ class MysqlSink:
         self._patience = Patience(patience_seconds)
         self._rescan = rescan
         self._zone = _session_zone(zone)
-        self._owner = Owner.new(options.changefeed)
+        self._owner = Owner.new(options.changefeed, options.cluster_id)
+        self._lines = Lines()
         self._downstream: Downstream | None = None
         self._session: Connection | None = None  # the driver's own, for DDL and sync points
         self._is_safe = True
@@ -84,8 +87,8 @@ class MysqlSink:
         self._sync_points = SyncPoints(options, (state or {}).get("sync_point_ts") or start_ts)
 
     def recover(self) -> None:
-        """Become the only writer; what comes next may have been written before."""
-        self._owner = Owner.new(self._options.changefeed)
+        """Begin a new generation, the only one that writes; what comes next may have been written before."""
+        self._owner = Owner.new(self._options.changefeed, self._options.cluster_id)
         self._is_safe, self._written_ts = True, self._begun_ts
         self._drop_session()
         self._patiently(self._take_over, "take over the downstream")
@@ -96,37 +99,40 @@ class MysqlSink:
         if self._downstream is None:
             self.recover()
         self._begun_ts = max(self._begun_ts, int(to_ts))
-        settings = SessionSettings(self._options, self._downstream, self._zone)
-        return MysqlTarget(settings, table, self._owner, self._is_safe, self._patience.seconds)
+        return self._target(table, is_safe=self._is_safe)
 
     def ddl(self, event: DdlEvent) -> None:
         """Run a DDL and return when it is done. May be called again for the same one."""
         if self._downstream is None:
             self.recover()
         assert self._downstream is not None
-        copy = self._copy_back if self._rescan is not None else None
-        runner = DdlRunner(self._ddl_settings(), self._downstream, self._patience, copy)
+        rows = None
+        if self._rescan is not None:
+            rows = Refill(self._rescan, lambda table: self._target(table, is_safe=True), self._patience)
+        runner = DdlRunner(self._ddl_settings(), self._downstream, self._owner, self._patience, self._lines, rows)
         runner.run(event, self._opened, self._drop_session)
 
-    def _copy_back(self, event: DdlEvent) -> None:
-        """Write the rows that a table was brought back with."""
-        table = event.table_info
-        if table is not None and table.is_eligible and self._rescan is not None:
-            settings = SessionSettings(self._options, self._downstream, self._zone)
-            target = MysqlTarget(settings, table, self._owner, is_safe=True, patience_seconds=self._patience.seconds)
-            write_rows(target, self._rescan(table, table.physical_ids, event.finished_ts))
+    def _target(self, table: TableInfo, *, is_safe: bool) -> MysqlTarget:
+        settings = SessionSettings(self._options, self._downstream, self._zone, is_for_rows=True)
+        return MysqlTarget(settings, table, self._owner, is_safe, self._patience.seconds)
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """All rows up to ``to_ts`` are there: each unit has returned from its last COMMIT."""
         self._is_safe = self._is_safe and to_ts < self._written_ts
         if self._sync_points.is_due(to_ts):
             self._patiently(
-                lambda: self._sync_points.record(self._opened(), self._downstream, to_ts), "record a sync point"
+                lambda: self._sync_points.record(self._opened(), self._owner, self._downstream, to_ts),
+                "record a sync point",
             )
-        if physical_ms(to_ts) - self._tidied_ms >= dropped.KEPT_MS and self._downstream is not None:
+        if physical_ms(to_ts) - self._tidied_ms >= KEPT_MS and self._downstream is not None:
             self._tidied_ms = physical_ms(to_ts)
-            self._patiently(lambda: dropped.forget(self._opened(), to_ts), "drop old tables")
+            self._patiently(lambda: self._forget_dropped(to_ts), "drop old tables")
         return {"format": _STATE_FORMAT, "sync_point_ts": self._sync_points.last_ts}
+
+    def _forget_dropped(self, to_ts: Ts) -> None:
+        session = self._opened()
+        with self._owner.ddl_turn(session, self._patience.until):
+            Aside.of(self._options.changefeed, self._options.cluster_id).forget(session, to_ts)
 
     def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
         """The ts at which a batch has to end so that a sync point can be recorded; None: no sync points."""
@@ -137,20 +143,14 @@ class MysqlSink:
 
     def close(self) -> None:
         self._patience.end()
-        self._drop_session()
-        POOL.close()
+        self._lines.cut()
+        POOL.close(self._owner)
 
     # The driver's own session
 
     def _opened(self) -> Connection:
         if self._session is None:
-            session = open_session(self._ddl_settings())
-            try:
-                self._owner.check_in(session)
-            except BaseException:
-                closed(session)
-                raise
-            self._session = session
+            self._session = open_session(self._ddl_settings(), self._lines)
         return self._session
 
     def _ddl_settings(self) -> SessionSettings:
@@ -163,21 +163,20 @@ class MysqlSink:
             self._session = None
 
     def _take_over(self) -> None:
-        session = open_session(SessionSettings(self._options))
+        session = open_session(SessionSettings(self._options), self._lines)
         try:
             self._downstream = examine(session)
-            ending = self._owner.take_over(session)
-            for _ in self._patience.tries(longest_seconds=_SESSION_POLL_SECONDS):
-                ending = self._owner.still_there(session, ending)
-                if not ending:
+            self._owner.claim(session)
+            for is_last in self._patience.tries():
+                if self._owner.end_older(session):
                     break
+                if is_last:
+                    raise failures.DownstreamUnavailableError(
+                        f"an earlier run of changefeed {self._options.changefeed!r} is still at work at "
+                        f"{self._options.place} although its sessions were ended. It is waited for."
+                    )
         finally:
             closed(session)
-        if ending:
-            raise SinkError(
-                f"sessions {ending} of an earlier run of changefeed {self._options.changefeed!r} still work at "
-                f"{self._options.place} although they were ended. Wait for their statements, then start again."
-            )
         log.info("downstream taken over", at=self._options.place, flavor=self._downstream.flavor.value)
 
     def _patiently(self, work: Callable[[], None], doing: str) -> None:

@@ -20,16 +20,15 @@ class Shapes:
     tails: dict[Form, bytes]
 
     @classmethod
-    def of(cls, table: TableInfo) -> "Shapes":
+    def of(cls, table: TableInfo, *, has_plain_keys: bool = False) -> "Shapes":
         into = f"{name(table.schema)}.{name(table.name)}"
-        columns = [name(column.name) for _, column in written_columns(table)]
+        written = [column for _, column in written_columns(table, has_plain_keys=has_plain_keys)]
+        columns = [name(column.name) for column in written]
         key = [name(column.name) for column in table.handle_key]
         keys = {column.offset for column in table.handle_key}
         values = f"INTO {into} ({','.join(columns)}) VALUES "
         sets = ",".join(
-            f"{name(column.name)}=VALUES({name(column.name)})"
-            for _, column in written_columns(table)
-            if column.offset not in keys
+            f"{name(column.name)}=VALUES({name(column.name)})" for column in written if column.offset not in keys
         )
         where = key[0] if len(key) == 1 else f"({','.join(key)})"
         # A table of nothing but its key has nothing to update: the row is there.

@@ -7,7 +7,7 @@ as of it; MySQL and MariaDB have none, so there the second is ``0`` and says onl
 
 from typing import Any
 
-from tidemill.flow.sink.mysql.owner import SCHEMA
+from tidemill.flow.sink.mysql.owner import SCHEMA, Owner
 from tidemill.flow.sink.mysql.session import Downstream, Flavor, ask
 from tidemill.flow.sink.mysql.uri import MysqlOptions
 from tidemill.model.ts import Ts, compose, physical_ms
@@ -40,7 +40,7 @@ class SyncPoints:
         """Whether a batch that ends at ``to_ts`` ends at a round ts not yet recorded."""
         return self._options.sync_point and to_ts > self.last_ts and to_ts == compose(self._round_ms(to_ts))
 
-    def record(self, session: Any, downstream: Downstream | None, to_ts: Ts) -> None:
+    def record(self, session: Any, owner: Owner, downstream: Downstream | None, to_ts: Ts) -> None:
         """May be called again with the same ts."""
         is_tidb = downstream is not None and downstream.flavor is Flavor.TIDB
         if not self._has_table:
@@ -48,8 +48,7 @@ class SyncPoints:
             ask(session, _CREATE)
             self._has_table = True
         options = self._options
-        session.begin()
-        try:
+        with owner.writing(session):
             secondary = int(ask(session, "SELECT @@tidb_current_ts")[0][0]) if is_tidb else 0
             ask(
                 session,
@@ -60,10 +59,6 @@ class SyncPoints:
             if physical_ms(to_ts) - self._cleaned_ms >= options.sync_point_retention_seconds * 1000:
                 self._clean(session)
                 self._cleaned_ms = physical_ms(to_ts)
-            session.commit()
-        except BaseException:
-            session.rollback()
-            raise
         if is_tidb:
             ask(session, f"SET GLOBAL tidb_external_ts = {secondary}")
         self.last_ts = to_ts

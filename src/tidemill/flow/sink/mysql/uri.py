@@ -15,13 +15,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tidemill.errors import SinkUriError
-from tidemill.flow.sink.uri import read_boolean, safe_uri
+from tidemill.flow.sink.place import DATABASES, DEFAULT_PORT, safe_uri, split_uri
+from tidemill.flow.sink.uri import read_boolean
 
-SCHEMES = ("mysql", "mysql+ssl", "tidb", "tidb+ssl")
+SCHEMES = DATABASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class MysqlOptions:
     """A checked sink URI. Small and picklable: it travels to executors. It holds the password: never show it."""
 
     host: str
-    port: int = 4000
+    port: int = DEFAULT_PORT
     user: str = "root"
     password: str = field(default="", repr=False)
     is_tls: bool = False
@@ -65,11 +66,8 @@ class MysqlOptions:
 
 def parse_mysql_uri(uri: str) -> MysqlOptions:
     """Raises SinkUriError, which names what is wrong and never shows a secret of the URI."""
-    try:
-        parts = urlsplit(uri)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise SinkUriError(f"cannot read the sink URI {safe_uri(uri)}: {error}.") from error
+    parts = split_uri(uri)
+    host, port = parts.hostname, parts.port
     scheme = parts.scheme.lower()
     if scheme not in SCHEMES:
         raise SinkUriError(f"unknown scheme {parts.scheme!r} of a MySQL sink. Known are {', '.join(SCHEMES)}.")
@@ -85,7 +83,7 @@ def parse_mysql_uri(uri: str) -> MysqlOptions:
     _check_tls(scheme, values)
     return MysqlOptions(
         host=host,
-        port=port or 4000,
+        port=port or DEFAULT_PORT,
         user=unquote(parts.username or "root"),
         password=unquote(parts.password or ""),
         is_tls=scheme.endswith("+ssl") or "ssl_ca" in values,

@@ -17,6 +17,10 @@ class Patience:
     def end(self) -> None:
         self._is_ended.set()
 
+    @property
+    def is_ended(self) -> bool:
+        return self._is_ended.is_set()
+
     def until(self, is_over: Callable[[], bool], every_seconds: float) -> bool:
         """Ask again and again, however long it takes; False if it was ended before."""
         while not is_over():

@@ -26,20 +26,30 @@ from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkError
 from tidemill.flow.sink.mysql import failures
 from tidemill.flow.sink.mysql.literals import Literals, shown_key
-from tidemill.flow.sink.mysql.owner import Owner
+from tidemill.flow.sink.mysql.owner import ASSERTION, Owner, is_assertion
 from tidemill.flow.sink.mysql.plan import Lane, Limits, Plan, Statement, Transaction, make_plan
-from tidemill.flow.sink.mysql.session import POOL, Connection, SessionSettings, closed, drain
+from tidemill.flow.sink.mysql.session import (
+    POOL,
+    Connection,
+    SessionSettings,
+    Writer,
+    ask,
+    closed,
+    drain,
+    mode_statement,
+)
 from tidemill.flow.sink.mysql.statement import Shapes
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.log import get_logger
 from tidemill.model.row import LargeRows, RowBatch
-from tidemill.model.table import TableInfo
+from tidemill.model.table import ColumnType, TableInfo
 
 log = get_logger("mysql")
 
 _WINDOW_ROWS = 200_000
 _WINDOW_BYTES = 128 << 20
 _STATEMENT_BYTES = 4 << 20
+_FOREVER = float("inf")
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 2.0
 
 
@@ -51,7 +61,8 @@ class MysqlTarget:
     table: TableInfo
     owner: Owner
     is_safe: bool  # rows of the unit may have been written before
-    patience_seconds: float = 120.0  # how long one transaction is tried again
+    patience_seconds: float = 120.0  # how long one transaction is tried again while the server answers
+    away_seconds: float = 5.0  # and while it does not: then the driver waits, who can be stopped meanwhile
     window_rows: int = _WINDOW_ROWS
 
 
@@ -156,7 +167,9 @@ class _UnitWriter:
         packet = downstream.max_allowed_packet if downstream else 4 << 20
         rows = options.max_txn_row if options.batch_dml else 1
         self._target = target
-        self._literals, self._shapes = Literals(target.table), Shapes.of(target.table)
+        has_plain_keys = downstream is not None and downstream.has_plain_keys
+        self._literals = Literals(target.table, has_plain_keys=has_plain_keys)
+        self._shapes = Shapes.of(target.table, has_plain_keys=has_plain_keys)
         self._limits = Limits(
             rows=rows,
             update_rows=min(options.max_multi_update_row, rows),
@@ -229,18 +242,18 @@ class _Worker:
 
     def __init__(self, target: MysqlTarget, shapes: Shapes, packet: int, stop: threading.Event) -> None:
         self._target, self._shapes, self._packet, self._stop = target, shapes, packet, stop
-        self._connection: Connection | None = None
+        self._writer: Writer | None = None
         self._at: tuple[Plan, Transaction]  # what is being written
 
     def __enter__(self) -> "_Worker":
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if self._connection is not None:
+        if self._writer is not None:
             if kind is None:
-                POOL.give_back(self._target.settings, self._target.owner, self._connection)
+                POOL.give_back(self._target.settings, self._target.owner, self._writer)
             else:
-                closed(self._connection)
+                closed(self._writer.connection)
 
     def execute(self, plan: Plan, transaction: Transaction, is_safe: bool) -> None:
         """Run one transaction until it is committed."""
@@ -254,13 +267,12 @@ class _Worker:
         def attempt(safe: bool) -> None:
             nonlocal rows, size
             rows = size = 0
-            connection = self._connected()
-            connection.begin()
+            connection = self._begun()
             for plan, count in plans(safe):
                 for lane in chain.from_iterable(plan.phases):
                     for statement in chain.from_iterable(lane):
                         self._at = plan, (statement,)
-                        connection.query(b"".join(self._shapes.text(plan, statement, is_safe=safe)))
+                        self._run(connection, plan, statement, safe)
                 rows, size = rows + count, size + plan.text.payload.size
             connection.commit()
 
@@ -269,7 +281,7 @@ class _Worker:
 
     def _persist(self, attempt: Callable[[bool], None], is_safe: bool) -> None:
         """Again and again, as long as what stops it may pass."""
-        deadline: float | None = None
+        began: float | None = None
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -281,51 +293,88 @@ class _Worker:
                     is_safe = True
                     self._roll_back()
                     continue
-                deadline = deadline or SYSTEM_CLOCK.monotonic() + self._target.patience_seconds
-                self._check(*self._at, is_safe, error, deadline)
+                began = began or SYSTEM_CLOCK.monotonic()
+                self._check(*self._at, is_safe, error, SYSTEM_CLOCK.monotonic() - began)
                 is_safe = is_safe or failures.is_lost(error)  # nobody knows whether it was committed
                 self._recover(error)
             self._stop.wait(random.uniform(pause / 2, pause))
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
-    def _connected(self) -> Connection:
-        if self._connection is None:
-            self._connection = POOL.take(self._target.settings, self._target.owner)
-        return self._connection
+    def _connected(self) -> Writer:
+        if self._writer is None:
+            self._writer = POOL.take(self._target.settings, self._target.owner)
+        return self._writer
+
+    def _begun(self) -> Connection:
+        """In a transaction that holds the slot, so that no newer generation begins before it ends."""
+        writer = self._connected()
+        connection, guard = writer.connection, writer.slot.guard
+        if self._target.settings.has_multi_statements:
+            connection.query(f"{guard};{ASSERTION}")
+            drain(connection)
+        elif connection.query(guard) != 1:
+            raise self._target.owner.taken_over()
+        return connection
 
     def _try(self, plan: Plan, transaction: Transaction, is_safe: bool) -> None:
-        connection = self._connected()
         texts = [self._shapes.text(plan, statement, is_safe=is_safe) for statement in transaction]
-        if len(texts) == 1:
-            connection.query(b"".join(texts[0]))
-            return
         size = sum(len(part) for text in texts for part in text)
-        if self._target.settings.options.multi_statements and size + 1024 < min(self._packet // 2, 8 << 20):
-            parts: list[Any] = [b"BEGIN;"]
+        is_small = size + 1024 < (self._packet if len(texts) == 1 else min(self._packet // 2, 8 << 20))
+        if self._target.settings.has_multi_statements and is_small and plan.has_zero is None:
+            writer = self._connected()
+            parts: list[Any] = [f"{writer.slot.guard};{ASSERTION};".encode()]
             for text in texts:
                 parts += [*text, b";"]
-            connection.query(b"".join([*parts, b"COMMIT"]))
-            drain(connection)
+            writer.connection.query(b"".join([*parts, b"COMMIT"]))
+            drain(writer.connection)
             return
-        connection.begin()
-        for text in texts:
-            connection.query(b"".join(text))
+        connection = self._begun()
+        for statement in transaction:
+            self._run(connection, plan, statement, is_safe)
         connection.commit()
 
-    def _check(
-        self, plan: Plan, transaction: Transaction, is_safe: bool, error: BaseException, deadline: float
-    ) -> None:
-        """Raise if there is no use in trying again."""
-        place, table = self._target.settings.options.place, plan.table.full_name
+    def _run(self, connection: Connection, plan: Plan, statement: Statement, is_safe: bool) -> None:
+        for piece, has_zero in plan.cut_at_zeros(statement):
+            text = b"".join(self._shapes.text(plan, piece, is_safe=is_safe))
+            if has_zero:
+                self._run_with_zeros(connection, plan, text)
+            else:
+                connection.query(text)
+
+    def _run_with_zeros(self, connection: Connection, plan: Plan, text: bytes) -> None:
+        """Rows with an ENUM of index 0, which a strict session refuses. A lenient one keeps them, and would cut other
+        values that do not fit as well: its warnings must be of those columns alone."""
+        settings = self._target.settings
+        enums = {column.name for column in plan.table.columns if column.type is ColumnType.ENUM}
+        connection.query(mode_statement(settings, is_lenient=True))
+        try:
+            connection.query(text)
+            warnings = ask(connection, "SHOW WARNINGS")
+        finally:
+            if connection.open:
+                connection.query(mode_statement(settings, is_lenient=False))
+        for level, number, said in warnings:
+            if not failures.is_harmless(level, number) and not (
+                number == failures.TRUNCATED and any(f"'{name}'" in said for name in enums)
+            ):
+                raise pymysql.err.DataError(number, said)
+
+    def _check(self, plan: Plan, transaction: Transaction, is_safe: bool, error: BaseException, seconds: float) -> None:
+        """Raise if there is no use in trying again, after so many seconds of it."""
+        target = self._target
+        place, table = target.settings.options.place, plan.table.full_name
         if failures.is_passing(error) or failures.number_of(error) == failures.DUPLICATE:
-            if SYSTEM_CLOCK.monotonic() < deadline and not self._stop.is_set():
+            patience = min(target.patience_seconds, target.away_seconds if failures.is_lost(error) else _FOREVER)
+            if seconds < patience and not self._stop.is_set():
                 return
             raise failures.DownstreamUnavailableError(
-                f"gave up writing table {table} to {place} after {self._target.patience_seconds:.0f} s of trying: "
+                f"gave up writing table {table} to {place} after {seconds:.0f} s of trying: "
                 f"{failures.text_of(error)} (error {failures.number_of(error)}). Nothing was skipped; see that the "
-                "server answers and is not overloaded. The changefeed goes on from its checkpoint."
+                "server answers and is not overloaded. The changefeed continues from its checkpoint."
             ) from error
         self._roll_back()
+        if is_assertion(error) and self._has_lost_slot():
+            raise target.owner.taken_over() from error
         key = None
         if failures.is_about_one_row(error):
             number = self._find_row(plan, transaction, is_safe)
@@ -346,12 +395,14 @@ class _Worker:
                 return first
         return None
 
+    def _has_lost_slot(self) -> bool:
+        return self._writer is None or self._writer.slot.is_lost(self._writer.connection)
+
     def _is_refused(self, plan: Plan, statement: Statement, is_safe: bool) -> bool:
-        if self._connection is None:
+        if self._writer is None:
             return False
         try:
-            self._connection.begin()
-            self._connection.query(b"".join(self._shapes.text(plan, statement, is_safe=is_safe)))
+            self._run(self._writer.connection, plan, statement, is_safe)
         except (pymysql.err.MySQLError, OSError) as error:
             return not failures.is_passing(error)
         finally:
@@ -360,18 +411,20 @@ class _Worker:
 
     def _recover(self, error: BaseException) -> None:
         if failures.is_lost(error):
-            if self._connection is not None:
-                closed(self._connection)
-                self._connection = None
+            self._lose()
         else:
             self._roll_back()
 
     def _roll_back(self) -> None:
-        if self._connection is None:
+        if self._writer is None:
             return
         try:
-            drain(self._connection)
-            self._connection.rollback()
+            drain(self._writer.connection)
+            self._writer.connection.rollback()
         except (pymysql.err.MySQLError, OSError):
-            closed(self._connection)
-            self._connection = None
+            self._lose()
+
+    def _lose(self) -> None:
+        if self._writer is not None:
+            closed(self._writer.connection)
+            self._writer = None

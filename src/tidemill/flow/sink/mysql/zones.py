@@ -1,34 +1,101 @@
-"""In which time zone a DDL was typed, as far as it matters.
+"""In which time zone a DDL was typed and at which moment, as far as it matters.
 
 ``DEFAULT '2026-01-01 00:00:00'`` of a TIMESTAMP column means another moment in every time zone, and a job does not say
 in which one its session was. But the table as it is afterwards has the moment in UTC; the difference to what stands in
-the statement is the session's offset.
+the statement is the session's offset. Likewise a column that is added with DEFAULT CURRENT_TIMESTAMP has what that was
+for the rows that were there: for a TIMESTAMP in UTC, for a DATETIME by the session's clock.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidemill.model.ddl import DdlEvent
-from tidemill.model.table import ColumnType, TableInfo
+from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.table import ColumnInfo, ColumnType, TableInfo
 
 _STRING = re.compile(r"""'((?:[^'\\]|\\.|'')*)'|"((?:[^"\\]|\\.|"")*)\"""", re.DOTALL)
 _MOST = timedelta(hours=14)
 _STEP = timedelta(minutes=15)
 
 
-def typed_offset(event: DdlEvent) -> str | None:
-    """``+08:00``: the offset that explains the defaults of all TIMESTAMP columns that came or changed; None if there
-    are none, or no single offset does."""
+# Servers differ in which offsets a session may have; all of them take these.
+_LOWEST, _HIGHEST = timedelta(hours=-12, minutes=-59), timedelta(hours=13)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What a session is to be set to while it runs ``query``. ``time_zone``: ``+08:00``; None: as it is. ``moment``:
+    what CURRENT_TIMESTAMP is, as Unix time; None: now."""
+
+    query: str
+    time_zone: str | None = None
+    moment: str | None = None
+
+
+def clock_of(event: DdlEvent, query: str) -> Clock:
+    """For a ``query`` that is the event's, perhaps respelled."""
+    offset, moments = typed_offset(event), _added_moments(event)
+    stamps = {moment for kind, moment in moments if kind is ColumnType.TIMESTAMP}
+    locals_ = {moment for kind, moment in moments if kind is not ColumnType.TIMESTAMP}
+    if stamps and locals_ and offset is None:
+        found = min(locals_) - min(stamps)
+        offset = found if _is_offset(found) else None
+    if offset is not None and not _LOWEST <= offset <= _HIGHEST:
+        query, offset = _shifted(event, query, offset), timedelta(0)
+    if not moments:
+        return Clock(query, None if offset is None else _shown(offset))
+    offset = timedelta(0) if offset is None else offset
+    moment = min(stamps) if stamps else min(locals_) - offset
+    since = moment - datetime(1970, 1, 1)
+    return Clock(query, _shown(offset), f"{since // timedelta(seconds=1)}.{since.microseconds:06}")
+
+
+def added_now(event: DdlEvent) -> list[ColumnInfo]:
+    """Columns that the event adds whose default is the moment, and which had rows to be filled in."""
+    if event.type not in (ActionType.ADD_COLUMN, ActionType.ADD_COLUMNS, ActionType.MULTI_SCHEMA_CHANGE):
+        return []
+    known = {column.id for column in event.pre_table_info.columns} if event.pre_table_info else set()
+    columns = event.table_info.columns if event.table_info else ()
+    return [c for c in columns if c.id not in known and _is_now(c) and c.origin_default]
+
+
+def typed_offset(event: DdlEvent) -> timedelta | None:
+    """The offset that explains the defaults of all TIMESTAMP columns that came or changed; None if there are none, or
+    no single offset does."""
     typed = set(_moments(event.query))
     stored = _defaults(event.table_info) - _defaults(event.pre_table_info)
     explaining = [{t - default for t in typed if _is_offset(t - default)} for _, default in stored]
     common = set.intersection(*explaining) if explaining else set()
     if not common or (len(common) > 1 and timedelta(0) not in common):
         return None
-    offset = timedelta(0) if timedelta(0) in common else common.pop()
+    return timedelta(0) if timedelta(0) in common else common.pop()
+
+
+def _added_moments(event: DdlEvent) -> list[tuple[ColumnType, datetime]]:
+    found = ((column.type, _moment(column.origin_default or "")) for column in added_now(event))
+    return [(kind, moment) for kind, moment in found if moment is not None]
+
+
+def _is_now(column: ColumnInfo) -> bool:
+    is_moment = column.type in (ColumnType.TIMESTAMP, ColumnType.DATETIME)
+    return is_moment and (column.default or "").upper().startswith("CURRENT_TIMESTAMP")
+
+
+def _shown(offset: timedelta) -> str:
     minutes = abs(offset) // timedelta(minutes=1)
     return f"{'-' if offset < timedelta(0) else '+'}{minutes // 60:02}:{minutes % 60:02}"
+
+
+def _shifted(event: DdlEvent, query: str, offset: timedelta) -> str:
+    """With the defaults of TIMESTAMP columns in UTC."""
+    stored = {default for _, default in _defaults(event.table_info) - _defaults(event.pre_table_info)}
+
+    def shifted(found: re.Match[str]) -> str:
+        moment = _moment(found.group(1) or found.group(2) or "")
+        return f"'{moment - offset}'" if moment is not None and moment - offset in stored else found.group()
+
+    return _STRING.sub(shifted, query)
 
 
 def _defaults(table: TableInfo | None) -> set[tuple[int, datetime]]:

@@ -5,10 +5,11 @@
     {schema}/{table}/{version}/[{partition}/][{date}/]{to-ts}-….parquet          rows
 
 There is no transaction here. A batch counts once the changefeed's state is saved, ``metadata`` follows, and what an
-unfinished batch left is removed before the next. So a reader takes rows with ``_commit_ts`` up to the checkpoint.
+unfinished batch left is removed before the next; a task that is late cannot publish (``claim``). So a reader takes
+rows with ``_commit_ts`` up to the checkpoint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import tzinfo
 
 import orjson
@@ -40,6 +41,12 @@ class _Layout:
         self._options = options
         self._files = files
         self._zone = zone
+
+    def begin(self, generation: str, check: Callable[[], None]) -> None:
+        """Files carry it (``claim``)."""
+
+    def forget(self, table: LakeTable) -> None:
+        """Nothing is remembered."""
 
     def put(self, table: LakeTable) -> None:
         """Folders come with their files."""

@@ -52,7 +52,7 @@ def parse_literal(column: ColumnInfo, text: str) -> Datum:
         if column.type is ColumnType.ENUM:
             return _element(column.elems, text) if text else 0
         if column.type is ColumnType.SET:
-            return sum(1 << (_element(column.elems, name) - 1) for name in text.split(",") if name)
+            return sum({1 << (_element(column.elems, name) - 1) for name in text.split(",")}) if text else 0
         if column.type is ColumnType.VECTOR:
             return tuple(narrow(float(part)) for part in text.strip("[]").split(",") if part)
         if column.type in TIME_TYPES:

@@ -1,8 +1,8 @@
-"""When a changefeed starts Spark's query again, and when it ends."""
+"""When a changefeed starts Spark's query again, when it ends, and how long it leaves a sink alone."""
 
 import pytest
 
-from tidemill.driver import gives_up
+from tidemill.control.retries import gives_up, pause_seconds
 from tidemill.errors import EngineError, SinkError
 
 SLOW = EngineError("Spark's query failed: Python worker failed to connect back. Nothing is lost.")
@@ -21,3 +21,7 @@ OTHER = EngineError("Spark's query failed: Job aborted. Nothing is lost.")
 )
 def test_spark_gets_another_chance(failure: Exception, failures: int, is_over: bool) -> None:
     assert gives_up(failure, failures) == is_over
+
+
+def test_a_sink_that_stays_away_is_asked_less_and_less_but_never_given_up() -> None:
+    assert [pause_seconds(attempts) for attempts in (1, 2, 3, 4, 5, 10**6)] == [1, 2, 4, 8, 10, 10]

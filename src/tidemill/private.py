@@ -1,0 +1,52 @@
+"""Files and folders that nobody but their owner may read, whatever the umask is."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Literal, TextIO, overload
+
+_FOLDER, _FILE = 0o700, 0o600
+_UMASK_VARIABLE = "TIDEMILL_UMASK"
+
+
+@overload
+def open_private(path: Path, mode: Literal["wb", "ab"]) -> BinaryIO: ...
+@overload
+def open_private(path: Path, mode: Literal["w"]) -> TextIO: ...
+def open_private(path: Path, mode: str) -> IO[Any]:
+    """Open for writing; a file that is there already is closed to others first."""
+    return open(path, mode, opener=_opened)
+
+
+def make_private(folder: Path) -> None:
+    """The folder, made if it is missing; those above it have the usual rights."""
+    folder.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
+    folder.chmod(_FOLDER)
+
+
+def is_open_to_others(path: Path) -> bool:
+    return bool(path.stat().st_mode & 0o077)
+
+
+@contextmanager
+def private_children() -> Iterator[None]:
+    """Processes started in here keep their files to themselves, but for descendants that ``take_umask``."""
+    before = os.umask(0o077)
+    os.environ[_UMASK_VARIABLE] = str(before)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def take_umask() -> None:
+    """In a process whose files are not all private: the umask that the first of us was started with."""
+    if _UMASK_VARIABLE in os.environ:
+        os.umask(int(os.environ[_UMASK_VARIABLE]))
+
+
+def _opened(path: str, flags: int) -> int:
+    handle = os.open(path, flags, _FILE)
+    os.fchmod(handle, _FILE)
+    return handle

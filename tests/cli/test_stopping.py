@@ -1,0 +1,152 @@
+"""What signals do to a command, whatever it is doing: shown with small ones in processes of their own."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PATIENCE_SECONDS = 120
+COMMAND = """
+import sys, threading, time
+from pathlib import Path
+from tidemill.cli.stopping import current, supervise
+folder = Path(sys.argv[1])
+def note(name):
+    return lambda: (folder / name).touch()
+def work():
+    stop = current()
+{body}
+supervise(work)
+"""
+
+
+class Running:
+    """A command whose ``body`` touches ``begun`` once it may be stopped."""
+
+    def __init__(self, folder: Path, body: str) -> None:
+        self.folder = folder
+        code = COMMAND.format(body="\n".join("    " + line for line in body.strip().splitlines()))
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.until("begun")
+
+    def until(self, name: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (self.folder / name).exists():
+            assert self._process.poll() is None, self._process.communicate()
+            assert time.monotonic() < deadline, name
+            time.sleep(0.01)
+
+    def stop(self, *signals: int) -> tuple[int, str, str]:
+        """The exit code and what it printed."""
+        for number in signals:
+            self._process.send_signal(number)
+        output, errors = self._process.communicate(timeout=PATIENCE_SECONDS)
+        return self._process.returncode, output, errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_looks_for_it_ends_by_itself(tmp_path: Path, number: int) -> None:
+    command = Running(
+        tmp_path,
+        """
+with stop.graceful(), stop.on_abandon(note("abandoned")):
+    note("begun")()
+    while not stop.wait(0.01): pass
+    print("stopped")
+""",
+    )
+    assert command.stop(number) == (0, "stopped\n", "")
+    assert not (tmp_path / "abandoned").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_any_other_is_given_up_with_1_and_tidies_up(tmp_path: Path, number: int) -> None:
+    command = Running(tmp_path, 'with stop.on_abandon(note("abandoned")):\n    note("begun")()\n    time.sleep(1e6)')
+    assert command.stop(number) == (1, "", f"Stopped by {signal.Signals(number).name} before it was done.\n")
+    assert (tmp_path / "abandoned").exists()
+
+
+def test_one_that_hangs_although_it_would_stop_is_given_up_with_0(tmp_path: Path) -> None:
+    command = Running(
+        tmp_path,
+        'with stop.graceful(), stop.on_abandon(note("abandoned")):\n    note("begun")()\n    time.sleep(1e6)',
+    )
+    assert command.stop(signal.SIGTERM) == (0, "", "")
+    assert (tmp_path / "abandoned").exists()
+
+
+def test_what_is_at_hand_is_finished_however_long_it_takes(tmp_path: Path) -> None:
+    command = Running(
+        tmp_path,
+        """
+with stop.graceful(), stop.at_hand():
+    note("begun")()
+    while not stop.wait(0.01): pass
+    note("asked")()
+    time.sleep(3)
+    print("finished")
+""",
+    )
+    assert command.stop(signal.SIGTERM) == (0, "finished\n", "")
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    command = Running(
+        tmp_path,
+        """
+with stop.graceful(), stop.at_hand(), stop.on_abandon(note("abandoned")):
+    note("begun")()
+    while not stop.wait(0.01): pass
+    note("asked")()
+    time.sleep(1e6)
+""",
+    )
+    command._process.send_signal(signal.SIGINT)
+    command.until("asked")
+    while command._process.poll() is None:  # a repetition within a moment counts as the same one
+        command._process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    code, output, errors = command.stop()
+    assert (code, output) == (1, "")
+    assert errors.startswith("Stopped at once. Nothing is lost")
+    assert (tmp_path / "abandoned").exists()
+
+
+def test_the_same_request_twice_is_one(tmp_path: Path) -> None:
+    command = Running(
+        tmp_path,
+        """
+with stop.graceful():
+    note("begun")()
+    while not stop.wait(0.01): pass
+    time.sleep(0.5)
+    print("stopped")
+""",
+    )
+    assert command.stop(signal.SIGTERM, signal.SIGTERM, signal.SIGINT) == (0, "stopped\n", "")
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
+    command = Running(
+        tmp_path,
+        """
+threading.Thread(target=time.sleep, args=(1e6,)).start()
+with stop.graceful():
+    note("begun")()
+    while not stop.wait(0.01): pass
+raise SystemExit(3)
+""",
+    )
+    assert command.stop(signal.SIGTERM) == (3, "", "")
+
+
+def test_what_the_work_raises_comes_out(tmp_path: Path) -> None:
+    command = Running(tmp_path, 'note("begun")()\nraise ValueError("a bug")')
+    code, _, errors = command.stop()
+    assert code == 1
+    assert errors.rstrip().endswith("ValueError: a bug")

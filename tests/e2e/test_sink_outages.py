@@ -1,0 +1,133 @@
+"""A sink that is away, at whichever call: the changefeed waits, says so, and continues by itself."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import tree
+from tests.e2e.processes import PATIENCE_SECONDS, sink_uri
+from tests.e2e.sqlclient import Client
+from tidemill.clock import SYSTEM_CLOCK
+from tidemill.errors import SinkUnavailableError
+from tidemill.flow.pipeline import Pipeline, Unit
+from tidemill.flow.sink import FileSink, FileTarget, Receipt, open_sink
+from tidemill.model.ddl import DdlEvent
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts
+from tidemill.server import Changefeed, RunOptions
+from tidemill.store.upstream import EmbeddedUpstream
+
+pytestmark = pytest.mark.spark
+
+CALLS = ("target", "write", "commit", "publish", "ddl", "recover")
+
+
+class Outage:
+    """A file that names the calls which fail: tasks in other processes see it, too."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.end()
+
+    def begin(self, *calls: str) -> None:
+        self._path.write_text(" ".join(calls))
+
+    def end(self) -> None:
+        self._path.write_text("")
+
+    def meet(self, call: str) -> None:
+        if call in self._path.read_text().split():
+            raise SinkUnavailableError(f"cannot {call}: nobody answers. Wait.")
+
+
+class AwaySink(FileSink):
+    outage: Outage
+
+    def recover(self) -> None:
+        self.outage.meet("recover")
+        super().recover()
+
+    def target(self, table: TableInfo, physical_id: int, to_ts: Ts) -> FileTarget:
+        self.outage.meet("target")
+        return super().target(table, physical_id, to_ts)
+
+    def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        self.outage.meet("commit")
+        return super().commit(to_ts, receipts)
+
+    def publish(self, checkpoint_ts: Ts) -> None:
+        self.outage.meet("publish")
+        super().publish(checkpoint_ts)
+
+    def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
+        self.outage.meet("ddl")
+        return super().ddl(event)
+
+
+@dataclass(frozen=True)
+class AwayPipeline(Pipeline):
+    path: str = ""
+
+    def process(self, unit: Unit) -> Receipt:
+        if "write" in Path(self.path).read_text().split():
+            raise SinkUnavailableError("cannot write: nobody answers. Wait.")
+        return super().process(unit)
+
+
+class AwayChangefeed(Changefeed):
+    def __init__(self, options: RunOptions, path: Path) -> None:
+        self.outage, self._path = Outage(path), path
+        super().__init__(options, open_sink=self._open)
+
+    def _open(self, *words: Any, **more: Any) -> FileSink:
+        sink = open_sink(*words, **more)
+        assert isinstance(sink, FileSink)
+        sink.__class__ = AwaySink
+        assert isinstance(sink, AwaySink)
+        sink.outage = self.outage
+        return sink
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        plain = super()._pipeline
+        return AwayPipeline(plain.sink, plain.zone, plain.config, plain.batch_rows, str(self._path))
+
+
+def until(feed: Changefeed, holds: Callable[[], bool], what: str) -> None:
+    deadline = SYSTEM_CLOCK.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        feed.poll()
+        assert SYSTEM_CLOCK.monotonic() < deadline, f"waited in vain for {what}"
+
+
+def test_every_call_is_waited_out(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "files"
+    with (
+        EmbeddedUpstream.start(sql_port=0, sql_nodes=1, resolved_interval_seconds=0.05) as upstream,
+        Client(upstream.sql_addresses[0]) as client,
+    ):
+        client.run("create database shop")
+        client.run("create table shop.t (id int primary key)")
+        options = RunOptions(upstream.pd_address, sink_uri(root), tmp_path / "data", Ts(upstream.tso()))
+        feed = AwayChangefeed(options, tmp_path / "outage")
+        try:
+            feed.start()
+            for number, call in enumerate(CALLS):
+                # A recovery has a reason: what was lost before it.
+                feed.outage.begin(*{call, "write"} if call == "recover" else {call})
+                client.run(f"insert into shop.t values ({number})")
+                if call == "ddl":
+                    client.run("create table shop.u (id int primary key)")
+                waits = f"waiting for the sink (cannot {call}: nobody answers)"
+                until(feed, lambda waits=waits: feed.look().stage.startswith(waits), waits)  # type: ignore[misc]
+                feed.outage.end()
+                ts = upstream.tso()
+                until(feed, lambda ts=ts: feed.processor.progress.checkpoint_ts >= ts, "the checkpoint")  # type: ignore[misc]
+                until(feed, lambda: "waiting" not in feed.look().stage or "resolved" in feed.look().stage, "calm")
+        finally:
+            feed.close()
+    assert [int(m["data"][0]["id"]) for m in tree.messages(root)] == list(range(len(CALLS)))
+    tree.check_layout(root)

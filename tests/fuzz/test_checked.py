@@ -1,0 +1,78 @@
+"""Every compiled loop once more with its bounds checked, on bytes that nobody means well with.
+
+Numba checks no index unless told so before it is imported: so the cases run in a process of their own. What they
+compile is kept beside the other kernels; only the first run on a machine takes long. ``make soak`` runs more rounds.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.mutate import ROUNDS, SEED
+
+ROOT = Path(__file__).parent.parent.parent
+CASES = ("tests/fuzz/wire.py", "tests/fuzz/rows.py", "tests/fuzz/stores.py")
+# Properties that are worth being held with checks as well: they meet the rest of the loops.
+PROPERTIES = (
+    "tests/upstream/feed/test_matcher.py",
+    "tests/flow/encoder/test_canal_json.py",
+    "tests/flow/encoder/test_csv.py",
+    "tests/flow/sorter/test_gather.py",
+    "tests/flow/sorter/test_large.py",
+    "tests/store/test_blocks.py",
+    "tests/store/test_raw_blocks.py",
+)
+
+
+LOOPS = """
+import numpy as np
+from tidemill.flow.encoder.kernel import compiled
+from tidemill.flow.mounter.kernel import copy, kernel, load_u64
+
+@compiled
+def element(data, at):
+    return data[at]
+
+@kernel
+def word(data, at):
+    return load_u64(data, at)
+
+@kernel
+def copied(data, at):
+    copy(data, 0, data, at, 4)
+
+few = np.zeros(9, np.uint8)
+for loop in (element, word, copied):
+    loop(few, 1)
+    try:
+        loop(few, 9)
+    except IndexError:
+        print("noticed")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.rounds
+def test_no_loop_leaves_its_arrays_whatever_it_reads() -> None:
+    done = _checked("-m", "pytest", "--tb=short", "-p", "no:xdist", *CASES, *PROPERTIES)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+def test_a_loop_that_leaves_its_array_is_noticed(tmp_path: Path) -> None:
+    """In elements, in words and in copies; otherwise the cases would show nothing."""
+    (tmp_path / "loops.py").write_text(LOOPS)
+    done = _checked(str(tmp_path / "loops.py"))
+    assert done.stdout.split() == ["noticed"] * 3, done.stderr
+
+
+def _checked(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Python with bounds checks, and without the settings of a soak, which are for this process."""
+    asked = {ROUNDS: "TIDEMILL_ROUNDS", SEED: "TIDEMILL_SEED"}
+    environment = {k: v for k, v in os.environ.items() if k not in ("NUMBA_CACHE_DIR", *asked.values())}
+    environment |= {name: os.environ[given] for name, given in asked.items() if given in os.environ}
+    environment |= {"NUMBA_BOUNDSCHECK": "1"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
