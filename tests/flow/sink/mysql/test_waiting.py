@@ -10,6 +10,7 @@ from tests.flow.sink.mysql.test_ddl import event
 from tests.mariadb import MariaDb
 from tidemill.errors import SinkError
 from tidemill.flow.sink.mysql import MysqlSink, parse_mysql_uri
+from tidemill.flow.sink.mysql.lines import Lines
 from tidemill.flow.sink.mysql.waiting import Patience
 from tidemill.model.ddl import ActionType
 
@@ -95,6 +96,16 @@ def test_closing_ends_a_handshake_with_a_server_that_says_nothing(silent: int) -
     )
     (failure,) = ended(sink, sink.recover, lambda: bool(sink._lines._connections))
     assert failure.retryable
+
+
+def test_what_was_dialled_is_cut_before_a_connection_takes_it_over(silent: int) -> None:
+    lines = Lines()
+    dialled = lines.dial("127.0.0.1", silent, 60.0)
+    lines.cut()
+    assert dialled.recv(1) == b""  # not the time-out of a minute
+    with pytest.raises(ConnectionAbortedError):
+        lines.dial("127.0.0.1", silent, 60.0)
+    dialled.close()
 
 
 def test_closing_ends_the_wait_for_a_host_that_does_not_answer() -> None:

@@ -22,6 +22,7 @@ class Lines:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connections: WeakSet[Any] = WeakSet()  # of PyMySQL
+        self._dialled: WeakSet[socket.socket] = WeakSet()  # which a connection may not have taken over yet
         self._is_cut = False
 
     def dial(self, host: str, port: int, seconds: float) -> socket.socket:
@@ -34,6 +35,7 @@ class Lines:
                 self._await(dialled, address, deadline)
                 dialled.settimeout(seconds)
                 dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._keep(dialled, self._dialled)
                 return dialled
             except OSError as error:
                 dialled.close()
@@ -42,19 +44,22 @@ class Lines:
 
     def add(self, connection: Any) -> None:
         """Have it ended by ``cut``; before it waits for anything. Raises OSError if that has been called."""
-        with self._lock:
-            if self._is_cut:
-                raise ConnectionAbortedError("closed meanwhile")
-            self._connections.add(connection)
+        self._keep(connection, self._connections)
 
     def cut(self) -> None:
         """End every connection, from any thread: whoever reads from one gets an error."""
         with self._lock:
             self._is_cut = True
-            connections = list(self._connections)
-        for connection in connections:
-            with suppress(OSError, AttributeError):  # closed already
-                connection._sock.shutdown(socket.SHUT_RDWR)
+            ends = [*self._dialled, *(connection._sock for connection in self._connections)]
+        for end in ends:
+            with suppress(OSError, AttributeError):  # closed already, or not dialled yet
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _keep(self, kept: Any, where: WeakSet[Any]) -> None:
+        with self._lock:
+            if self._is_cut:
+                raise ConnectionAbortedError("closed meanwhile")
+            where.add(kept)
 
     def _await(self, dialled: socket.socket, address: Any, deadline: float) -> None:
         dialled.setblocking(False)
