@@ -103,8 +103,16 @@ def open_session(
         existing = SparkSession._instantiatedSession
         if existing is not None:
             _check_same(existing.sparkContext.master, master)
-            return existing
-        return _start(master, scratch or process_folder() / _SCRATCH, log, name, should_stop)
+            return _activated(existing)
+        return _activated(_start(master, scratch or process_folder() / _SCRATCH, log, name, should_stop))
+
+
+def _activated(session: SparkSession) -> SparkSession:
+    """The same, made the active one of this thread. A session is started in another, and a thread without an active
+    one plans with Spark's defaults in place of the session's settings."""
+    assert session._jvm is not None
+    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+    return session
 
 
 def _start(master: str, scratch: Path, log: Path | None, name: str, should_stop: ShouldStop) -> SparkSession:
