@@ -170,5 +170,5 @@ def test_a_refused_start_leaves_neither_hold_nor_state(
         start_ts = upstream.tso()
         client.run("drop table shop.keyless")
     with pytest.raises(FilterError, match=r"shop\.keyless"):
-        start(tmp_path / "data", start_ts, config=ChangefeedConfig())
+        start(tmp_path / "data", start_ts, config=ChangefeedConfig(ignore_ineligible_table=False))
     assert DataDir(tmp_path / "data").load() is None
