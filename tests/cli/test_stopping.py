@@ -19,16 +19,17 @@ def note(name):
 def work():
     stop = current()
 {body}
-supervise(work)
+supervise(work, is_graceful={is_graceful})
 """
 
 
 class Running:
     """A command whose ``body`` touches ``begun`` once it may be stopped."""
 
-    def __init__(self, folder: Path, body: str) -> None:
+    def __init__(self, folder: Path, body: str, *, is_graceful: bool = False) -> None:
         self.folder = folder
-        code = COMMAND.format(body="\n".join("    " + line for line in body.strip().splitlines()))
+        indented = "\n".join("    " + line for line in body.strip().splitlines())
+        code = COMMAND.format(body=indented, is_graceful=is_graceful)
         self._process = subprocess.Popen(
             [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -62,6 +63,22 @@ with stop.graceful(), stop.on_abandon(note("abandoned")):
     )
     assert command.stop(number) == (0, "stopped\n", "")
     assert not (tmp_path / "abandoned").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_its_body_is_kept_for_it(tmp_path: Path, number: int) -> None:
+    command = Running(
+        tmp_path,
+        """
+note("begun")()
+while not stop.wait(0.01): pass
+time.sleep(3)  # imports, on a slow machine
+with stop.graceful():
+    print("stopped" if stop.is_set() else "began")
+""",
+        is_graceful=True,
+    )
+    assert command.stop(number) == (0, "stopped\n", "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -61,6 +61,13 @@ def assert_clean(command: Command, number: int, code: int, said: str) -> None:
     assert [path.name for path in command.temporary.iterdir()] == []
 
 
+def test_run_while_it_is_still_being_imported(tmp_path: Path) -> None:
+    flags = {"pd": f"127.0.0.1:{closed_port()}", "sink_uri": "blackhole://", "data_dir": tmp_path / "data"}
+    with Command(tmp_path, "run", **flags) as command:
+        wait_until(lambda: any(command.temporary.iterdir()), "its first sign of life")
+        assert_clean(command, signal.SIGTERM, 0, "Stopped before it had started")
+
+
 def test_run_while_pd_is_away(tmp_path: Path) -> None:
     flags = {"pd": f"127.0.0.1:{closed_port()}", "sink_uri": "blackhole://", "data_dir": tmp_path / "data"}
     with Command(tmp_path, "run", **flags) as command:

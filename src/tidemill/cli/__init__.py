@@ -3,12 +3,16 @@
 Exit codes: 0 done, 1 failed, 2 misused. Signals are looked after before anything else is imported (``stopping``).
 """
 
+import sys
+
 from tidemill.cli.stopping import current, supervise
+
+_GRACEFUL = {"run", "upstream"}  # they stop by themselves
 
 
 def main() -> None:
     """The entry point: an error of ours becomes one sentence and an exit code, never a traceback."""
-    supervise(_run)
+    supervise(_run, is_graceful=bool({*sys.argv[1:2]} & _GRACEFUL))
 
 
 def _run() -> None:

@@ -8,7 +8,8 @@ else's code (nor may PySpark's, which is installed by whoever starts Spark on th
 of its own, which is asked to stop, and given up if it takes too long: everything we write is made to survive that.
 
     first signal    ``run`` and ``upstream`` stop by themselves, with 0; any other command is given up, with 1
-    2 s later       whatever has not stopped is given up, unless it finishes its batch at hand
+    2 s later       whatever has not stopped is given up, unless it finishes its batch at hand or is still being
+                    imported
     second signal   given up at once, with 1
 
 To give up means: what was registered as ``on_abandon`` is called, then the process ends.
@@ -36,8 +37,9 @@ _ECHO_SECONDS = 0.3  # one request may come twice: coreutils' timeout signals it
 class Stop:
     """What the command's thread sees of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_starting: bool = False) -> None:
         self._asked = threading.Event()
+        self._is_starting = is_starting  # a graceful command whose body has not been entered yet
         self._is_graceful = False
         self._at_hand = 0
         self._on_abandon: list[Callable[[], None]] = []
@@ -51,7 +53,7 @@ class Stop:
     @contextmanager
     def graceful(self) -> Iterator[None]:
         """The body looks at ``is_set`` and ends by itself, in good order."""
-        self._is_graceful = True
+        self._is_graceful, self._is_starting = True, False
         try:
             yield
         finally:
@@ -84,14 +86,14 @@ def current() -> Stop:
     return _current
 
 
-def supervise(work: Callable[[], None]) -> None:
+def supervise(work: Callable[[], None], *, is_graceful: bool = False) -> None:
     """Do ``work``, the whole of a command, with signals looked after; raises what it raises. Does not return where it
-    had to be given up."""
+    had to be given up. ``is_graceful``: it will stop by itself, so a signal that comes early waits for that."""
     global _current
     if threading.current_thread() is not threading.main_thread():
         work()
         return
-    _current = stop = Stop()
+    _current = stop = Stop(is_starting=is_graceful)
     inbox: SimpleQueue[int | None] = SimpleQueue()  # signals; None: the work is done
     failure: list[BaseException] = []
 
@@ -125,7 +127,7 @@ def _watch(stop: Stop, inbox: "SimpleQueue[int | None]") -> None:
             # Without end it would not wake up for a signal that the kernel has given to another thread.
             found = inbox.get(timeout=_POLL_SECONDS if stop.is_set() else _IDLE_SECONDS)
         except Empty:
-            if stop.is_set() and not stop._at_hand:
+            if stop.is_set() and not (stop._at_hand or stop._is_starting):
                 grace -= _POLL_SECONDS
             if grace <= 0:
                 _abandon(stop, 0)
@@ -138,7 +140,7 @@ def _watch(stop: Stop, inbox: "SimpleQueue[int | None]") -> None:
             _abandon(stop, 1, "Stopped at once. Nothing is lost; what was under way is done again by the next run.")
         asked_at = SYSTEM_CLOCK.monotonic()
         stop._asked.set()
-        if not stop._is_graceful:
+        if not (stop._is_graceful or stop._is_starting):
             _abandon(stop, 1, f"Stopped by {signal.Signals(found).name} before it was done.")
 
 
