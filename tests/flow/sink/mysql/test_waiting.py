@@ -29,6 +29,19 @@ def test_whose_patience_is_ended_has_one_more_try() -> None:
     assert found == [False, True]
 
 
+def test_a_server_that_is_away_is_told_of_at_the_first_try(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        port = nobody.getsockname()[1]
+        sink = MysqlSink(parse_mysql_uri(f"mysql://root:secret@127.0.0.1:{port}/"), None, patience_seconds=0.5)
+        with pytest.raises(SinkError, match=r"for 0 s|for 1 s"):
+            sink.recover()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"127.0.0.1:{port}" in said
+    assert "refused" in said
+    assert "secret" not in said
+
+
 def test_closing_ends_the_wait_for_a_server_that_is_away() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen

@@ -4,6 +4,7 @@ A server that does not answer may be waited for: while dialling, in a handshake,
 all of it at once, and nothing can be dialled afterwards.
 """
 
+import os
 import select
 import socket
 import threading
@@ -73,4 +74,4 @@ class Lines:
                 raise TimeoutError("no answer")
         number = dialled.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number:
-            raise OSError(number, f"cannot connect to {address[0]}:{address[1]}")
+            raise OSError(number, os.strerror(number))

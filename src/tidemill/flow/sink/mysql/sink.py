@@ -180,7 +180,8 @@ class MysqlSink:
         log.info("downstream taken over", at=self._options.place, flavor=self._downstream.flavor.value)
 
     def _patiently(self, work: Callable[[], None], doing: str) -> None:
-        """Do ``work``, again where the reason of a failure passes."""
+        """Do ``work``, again where the reason of a failure passes; the first failure is said at once."""
+        is_said = False
         for is_last in self._patience.tries():
             try:
                 work()
@@ -200,6 +201,13 @@ class MysqlSink:
                         f"{self._patience.seconds:.0f} s. See that the server of the sink URI answers; the changefeed "
                         "goes on from its checkpoint."
                     ) from error
+                if not is_said:
+                    log.warning(
+                        f"cannot {doing} yet; trying again for {self._patience.seconds:.0f} s",
+                        at=self._options.place,
+                        reason=f"{said} (error {number})",
+                    )
+                    is_said = True
 
 
 def _session_zone(zone: tzinfo) -> str:
