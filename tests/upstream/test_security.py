@@ -2,6 +2,8 @@
 
 import asyncio
 import shutil
+import socket
+import threading
 
 import grpc
 import pytest
@@ -114,6 +116,42 @@ def test_a_server_whose_certificate_is_wrong_is_not_talked_to(authority, theirs,
 def test_a_server_without_tls_is_not_talked_to_over_tls(authority):
     with pytest.raises(UntrustedUpstreamError, match="does not speak TLS"):
         talk(ScriptedUpstream(), authority.security())
+
+
+@pytest.mark.parametrize(
+    ("hangs_up", "says"), [(True, "does not speak TLS"), (False, "does not answer the TLS handshake")]
+)
+def test_what_a_server_without_tls_does_at_a_handshake_is_understood(authority, hangs_up, says):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def serve():
+            taken = []
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    break
+                if hangs_up:
+                    connection.recv(1)
+                    connection.close()
+                taken.append(connection)
+            for connection in taken:
+                connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+
+        async def run():
+            async with PdClient(address, security=authority.security()) as pd:
+                await pd.connect(deadline_seconds=0.5)
+
+        try:
+            with pytest.raises(UntrustedUpstreamError, match=says):
+                asyncio.run(run())
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def test_a_store_that_we_cannot_trust_is_named_at_once(authority, stranger):

@@ -268,6 +268,9 @@ def _ask(pd: str, name: str, **arguments: object) -> dict[str, Any]:
             connection.request("POST", _PATH + name, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             answer = response.read()
+    except TimeoutError as error:
+        hint = " If it does not speak TLS, leave --ca, --cert and --key out." if security.is_tls else ""
+        raise _no_upstream(address, f"no answer within {_TIMEOUT_SECONDS:g} s.{hint}".rstrip(".")) from error
     except ssl.SSLError as error:
         raise UntrustedUpstreamError(
             f"cannot ask {address} for a fault over TLS: {error.reason or error}. Check --ca, --cert and --key."

@@ -278,7 +278,10 @@ class PdClient:
 
     async def _raise_if_untrusted(self, what: str, error: Exception, is_last: bool) -> None:
         """Where TLS is the reason, waiting does not help, unless another member may do."""
-        is_unconnected = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAVAILABLE
+        code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
+        is_unconnected = code is grpc.StatusCode.UNAVAILABLE or (
+            code is grpc.StatusCode.DEADLINE_EXCEEDED and self._security.is_tls and not self._cluster_id
+        )
         if not is_unconnected or (not self._security.is_tls and self._cluster_id):
             return
         found = await examine_all(self._addresses, self._security)

@@ -2,12 +2,14 @@
 
 When a call finds no connection, a handshake by Python's own ``ssl`` looks for the reason. A server that refuses our
 certificate says so after the handshake, or just hangs up (as gRPC's own servers do); then our certificate is looked at.
+One that does not speak TLS answers in plain text, hangs up during the handshake, or waits for more of it.
 """
 
 import asyncio
 import socket
 import ssl
 from collections.abc import Sequence
+from enum import Enum, auto
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UsageError
@@ -22,17 +24,23 @@ _PAUSE_SECONDS = 0.2
 # OpenSSL's numbers of what can be wrong with a certificate.
 _EXPIRED, _NOT_YET_VALID, _OTHER_NAME, _OTHER_ADDRESS = 10, 9, 62, 64
 _WRONG_PURPOSE = 26  # a client's certificate is no server's, which is as it should be
+_NO_TLS = "does not speak TLS. Turn TLS on there, or leave the certificates out"
+_NO_ANSWER = (
+    "takes the connection but does not answer the TLS handshake, as servers do that do not speak TLS. Turn TLS on "
+    "there, or leave the certificates out"
+)
 _GIVE_BOTH = "give --cert and --key (the options cert and key in Spark)"
 
 
 async def examine(address: str, security: Security) -> str | None:
     """What is wrong with TLS to ``host:port``, to follow its name; empty: nothing; None: nobody answers."""
+    found: str | _HungUp | None = None
     for _ in range(_HANG_UPS):
         found = await asyncio.to_thread(_shake_hands, address, security)
         if not isinstance(found, _HungUp):
             return found
         await SYSTEM_CLOCK.sleep(_PAUSE_SECONDS)
-    return _why_hung_up(security)
+    return _NO_TLS if found is _HungUp.DURING_HANDSHAKE else _why_hung_up(security)
 
 
 async def examine_all(addresses: Sequence[str], security: Security) -> dict[str, str | None]:
@@ -92,8 +100,11 @@ def _pair_trouble(security: Security, error: Exception) -> str:
     return f"{pair} are not a certificate and its key in PEM form ({getattr(error, 'reason', error)})."
 
 
-class _HungUp:
-    """The server ended the connection right after the handshake."""
+class _HungUp(Enum):
+    """When the server ended the connection."""
+
+    DURING_HANDSHAKE = auto()
+    AFTER_HANDSHAKE = auto()
 
 
 def _shake_hands(address: str, security: Security) -> str | _HungUp | None:
@@ -114,19 +125,21 @@ def _talk(connection: socket.socket, context: ssl.SSLContext, host: str, securit
                 return "speaks TLS"
             tls.settimeout(_LISTEN_SECONDS)
             try:
-                return "" if tls.recv(1) else _HungUp()
+                return "" if tls.recv(1) else _HungUp.AFTER_HANDSHAKE
             except TimeoutError:
                 return ""  # it waits for us to begin
             except (ConnectionError, ssl.SSLEOFError):
-                return _HungUp()
+                return _HungUp.AFTER_HANDSHAKE
     except ssl.SSLCertVerificationError as error:
         return _distrust(error, host, security)
-    except ssl.SSLEOFError:
-        return None
+    except (ConnectionError, ssl.SSLEOFError):
+        return _HungUp.DURING_HANDSHAKE if security.is_tls else None
+    except TimeoutError:  # it took the connection, and then waited for more than a handshake brings
+        return _NO_ANSWER if security.is_tls else None
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
             return _refusal(error.reason, security) if security.is_tls else "speaks TLS"
-        return "does not speak TLS" if security.is_tls else ""
+        return _NO_TLS if security.is_tls else ""
 
 
 def _trusting() -> ssl.SSLContext:
