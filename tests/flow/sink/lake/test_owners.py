@@ -96,6 +96,21 @@ def test_a_new_changefeed_has_to_start_where_the_lake_ends(kind: str, distance: 
     sink_of(options, None, start_ts=Ts(end)).recover()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("has_tables", [True, False])
+def test_another_changefeed_is_told_whose_lake_it_is_rather_than_where_to_start(
+    kind: str, has_tables: bool, tmp_path: Path
+) -> None:
+    """The checkpoint of a lake in use moves on, so a start-ts that fits now never fits when it is tried."""
+    replay = begun(kind, tmp_path / "lake") if has_tables else Replay("types", kind, tmp_path / "lake")
+    replay.sink.recover()
+    end = replay.history.end_ts
+    replay.sink.publish(Ts(end))
+    for start_ts in (end - 1, end, end + 1):
+        with pytest.raises(SinkError, match="belongs to changefeed 'feed' of cluster 7"):
+            type(replay.sink)(options_of(uri_of(kind, tmp_path / "lake"), "other"), None, start_ts=Ts(start_ts))
+
+
 def test_a_changefeed_without_rows_yet_continues_behind_the_checkpoint_that_it_has_told(tmp_path: Path) -> None:
     """It has no state of its sink, and was killed after it had saved its checkpoint and before it told it."""
     replay = Replay("types", "delta", tmp_path / "lake")

@@ -114,10 +114,10 @@ class LakeSink(ABC):
         self._files = open_place(options.storage, is_new=state is None) if files is None else files
         self._rescan = rescan
         self._saved_ts = _read_state(state) if state is not None else int(start_ts or 0)
-        if state is None and start_ts is not None:
-            self._check_unused(start_ts)
         self._journal = self._read_journal()
         self._claim = Claim(self._files, Identity(options.cluster_id, options.changefeed))
+        if state is None and start_ts is not None:
+            self._check_unused(start_ts)  # after the owner: no start-ts would fit another one's lake
         self._generation = ""
         self._backend = self.open_backend(zone)
         self._stamps: dict[str, Stamps] = {}
