@@ -76,6 +76,7 @@ class InitialCopy:
         self._data_dir = data_dir
         self._zone = zone
         self._tables: list[_Table] = []
+        self._to_make: dict[int, TableInfo] = {}  # by table id
         self._queries: dict[int, str] = {}  # by table id: what makes it, where the sink needs that
         self._taken: list[tuple[_Table, int]] = []
         self._clock = clock
@@ -83,7 +84,6 @@ class InitialCopy:
         self._again_at = 0.0  # when the batch that was lost is begun again
         self.trouble: str | None = None  # why the sink is waited for; None: it is not
         self.state = state
-        self.rows = 0
         self.parts = 0
         self.parts_done = 0
 
@@ -113,19 +113,25 @@ class InitialCopy:
             self.parts += len(parts)
             self.parts_done += len(parts) - len(left)
             self._tables.append(_Table(info, followed.physical_id, left))
-            if self._traits.needs_tables and info.id not in self._queries:
-                query = create_table_sql(await table_document(reader, info, ts), info.schema)
-                self._queries[info.id] = query.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1)
-
-    def make_tables(self) -> None:
-        """Have every table downstream, where the sink does not make them itself. Blocks."""
+            self._to_make[info.id] = info
         if not self._traits.needs_tables:
             return
-        schemas = dict.fromkeys(table.info.schema for table in self._tables)
+        # Rows of a table without a key are not captured, but its DDLs are, and may give it one.
+        self._to_make |= {info.id: info for info in self._schema.tables() if self._wanted.leaves_out(info)}
+        for info in self._to_make.values():
+            query = create_table_sql(await table_document(reader, info, ts), info.schema)
+            self._queries[info.id] = query.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1)
+
+    def make_tables(self) -> None:
+        """Have every database and table downstream, where the sink does not make them itself. Blocks."""
+        if not self._traits.needs_tables:
+            return
+        asked = (schema for schema in self._schema.databases() if self._wanted.matches_schema(schema))
+        schemas = dict.fromkeys([*(info.schema for info in self._to_make.values()), *asked])
         for seq, schema in enumerate(schemas):
             query = f"CREATE DATABASE IF NOT EXISTS {_quoted(schema)}"
             self._sink.ddl(self._event(seq, ActionType.CREATE_SCHEMA, query, schema, None))
-        for seq, info in enumerate({table.info.id: table.info for table in self._tables}.values(), len(schemas)):
+        for seq, info in enumerate(self._to_make.values(), len(schemas)):
             query = self._queries[info.id]
             self._sink.ddl(self._event(seq, ActionType.CREATE_TABLE, query, info.schema, info))
 
@@ -192,7 +198,6 @@ class InitialCopy:
             table.parts = table.parts[count:]
             self.parts_done += count
         rows = sum(receipt.rows for receipt in receipts)
-        self.rows += rows
         self.state = replace(self.state, copied=copied, sink_state=sink_state, rows=self.state.rows + rows)
         self._data_dir.save(self.state)
 

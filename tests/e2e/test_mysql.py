@@ -178,6 +178,21 @@ def test_a_copy_that_was_stopped_goes_on_where_it_was(
     assert ours == theirs
 
 
+def test_a_copy_makes_what_has_no_rows_to_copy(run: Run, mariadb: MariaDb, upstream: EmbeddedUpstream) -> None:
+    """Tables without a key and databases without a table: later DDLs ask for them."""
+    execute(upstream, ["create database shop", "create database bare", "create table shop.log (v int not null)"])
+    execute(upstream, ["insert into shop.log values (1), (2)"])
+    start_ts = upstream.tso()
+    execute(upstream, ["alter table shop.log add primary key (v)", "create table bare.late (id int primary key)"])
+    execute(upstream, ["insert into bare.late values (3)"])
+    try:
+        run(start_ts, upstream.tso(), initial_copy=True)
+        assert mariadb.query("select v from shop.log order by v") == [(1,), (2,)]
+        assert mariadb.query("select id from bare.late") == [(3,)]
+    finally:
+        mariadb.query("drop database if exists bare")
+
+
 def test_filters_and_columns_are_those_of_the_file(run: Run, mariadb: MariaDb, upstream: EmbeddedUpstream) -> None:
     config = ChangefeedConfig(
         rules=("shop.*", "!shop.pairs"),

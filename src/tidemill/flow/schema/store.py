@@ -175,6 +175,10 @@ class SchemaStore:
         """All tables as they are in the newest version that is known, views and sequences included."""
         return list(self._catalogue.tables.values())
 
+    def databases(self) -> list[str]:
+        """The names of all databases, also of those without tables; none of the system's."""
+        return [database.name for database in self._catalogue.databases.values()]
+
     def next_swap_ts(self, ts: Ts) -> Ts | None:
         """The first ts above ``ts`` at which a column is swapped before its DDL is done. A batch must not go beyond
         it: rows up to there are read by the old column, later ones by the new."""
