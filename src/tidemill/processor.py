@@ -101,6 +101,13 @@ class Totals:
     ddls: int = 0
     undecodable: int = 0  # rows that were put aside
 
+    def count(self, receipts: Sequence[Receipt]) -> None:
+        """A batch has been committed, of the stream or of the initial copy."""
+        self.rows += sum(receipt.rows for receipt in receipts)
+        self.bytes += sum(receipt.bytes for receipt in receipts)
+        self.batches += 1
+        self.undecodable += sum(len(receipt.aside) for receipt in receipts)
+
 
 class Processor:
     def __init__(
@@ -343,13 +350,10 @@ class Processor:
         written_at = self._clock.monotonic()
         quarantine(self._data_dir.undecodable, to_ts, (row for receipt in receipts for row in receipt.aside))
         sink_state = await self._in_sink(self._sink.commit, to_ts, receipts)
-        rows = sum(receipt.rows for receipt in receipts)
-        self.totals.rows += rows
-        self.totals.bytes += sum(receipt.bytes for receipt in receipts)
-        self.totals.batches += 1
+        self.totals.count(receipts)
         self.progress = moved_to(self.progress, to_ts)
         self.sink_trouble, self._attempts = None, 0
-        self.totals.undecodable += sum(len(receipt.aside) for receipt in receipts)
+        rows = sum(receipt.rows for receipt in receipts)
         self._save(rows=self._state.rows + rows, sink_state=sink_state)
         durable_at = self._clock.monotonic()
         worked = sum(receipt.seconds for receipt in receipts)

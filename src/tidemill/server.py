@@ -87,6 +87,10 @@ def _never() -> bool:
     return False
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     pd: str
@@ -222,12 +226,15 @@ class Changefeed:
             self._lease = borrow_session(master, log=log_file, should_stop=self._should_stop)
         return self._lease
 
-    def poll(self, seconds: float = _POLL_SECONDS) -> bool:
-        """Wait a little; True once everything up to the target is durable. Raises what stopped it."""
+    def poll(self, seconds: float = _POLL_SECONDS, on_wait: Callable[[], None] = _nothing) -> bool:
+        """Wait a little; True once everything up to the target is durable. Raises what stopped it.
+
+        In an initial copy it waits for a whole batch, and calls ``on_wait`` again and again meanwhile.
+        """
         if self.failure is not None:
             raise self.failure
         if self._parts.copy is not None:
-            self._copy_some(self._parts.copy)
+            self._copy_some(self._parts.copy, on_wait)
             return False
         if self.processor.is_done:
             return True
@@ -246,19 +253,26 @@ class Changefeed:
             return self._pulling.exception()
         return self.processor.failure
 
-    def _copy_some(self, copy: InitialCopy) -> None:
+    def _copy_some(self, copy: InitialCopy, on_wait: Callable[[], None]) -> None:
         """Take one batch of the initial copy; after the last one the stream begins."""
         from tidemill.spark.batch import run_units
 
         patience = _Patience(self._sink_options)
+        receipts: list[Receipt] = []
 
         def gives_up() -> bool:
+            on_wait()
             return self._should_stop() and patience.is_over()
 
         def run(units: list[Unit]) -> list[Receipt]:
-            return run_units(self._spark_lease().session(), self._pipeline, units, self._tasks, gives_up)
+            receipts[:] = run_units(self._spark_lease().session(), self._pipeline, units, self._tasks, gives_up)
+            return receipts
 
-        if copy.step(run):
+        parts_done = copy.parts_done
+        is_under_way = copy.step(run)
+        if copy.parts_done > parts_done:
+            self.processor.totals.count(receipts)
+        if is_under_way:
             return
         self.processor.resume(copy.state)
         self._upstream = replace(self._parts, copy=None)
@@ -603,7 +617,7 @@ def run_changefeed(
             on_ready(feed)
             while not (finished or should_stop()):
                 with at_hand() if feed.is_copying else nullcontext():
-                    finished = feed.poll()
+                    finished = feed.poll(on_wait=lambda: on_tick(feed.look()))
                 on_tick(feed.look())
             if not finished:
                 with at_hand():

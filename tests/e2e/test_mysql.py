@@ -162,11 +162,14 @@ def test_a_copy_that_was_stopped_goes_on_where_it_was(
         start_ts=start_ts, target_ts=target_ts, initial_copy=True,
     )  # fmt: skip
     feed = Changefeed(options)
+    shown: list[str] = []
     try:
         feed.start()
         for _ in range(2):
-            assert not feed.poll()
-        assert feed.look().stage == "copying 4/10 parts of tables"
+            assert not feed.poll(on_wait=lambda: shown.append(feed.look().stage))
+        now = feed.look()
+        assert (now.stage, now.totals.rows, now.totals.batches) == ("copying 4/10 parts of tables", 399, 2)
+        assert set(shown) == {"copying 0/10 parts of tables", "copying 2/10 parts of tables"}
     finally:
         feed.close()
     (copied,) = mariadb.query("select count(*) from shop.people")
