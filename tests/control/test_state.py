@@ -51,6 +51,23 @@ def test_a_folder_that_was_open_to_others_is_closed(folder: DataDir) -> None:
     assert folder.load() == STATE
 
 
+def test_a_folder_of_others_is_refused_and_keeps_its_rights(folder: DataDir) -> None:
+    folder.path.mkdir(parents=True)
+    (folder.path / "theirs").touch()
+    folder.path.chmod(0o777)
+    with pytest.raises(DataDirError, match="holds files of others"):
+        folder.acquire()
+    assert rights(folder.path) == "0o777"
+    assert [path.name for path in folder.path.iterdir()] == ["theirs"]
+
+
+def test_a_file_is_no_data_dir(folder: DataDir) -> None:
+    folder.path.parent.mkdir()
+    folder.path.touch()
+    with pytest.raises(DataDirError, match="it is not a folder"):
+        folder.acquire()
+
+
 def test_what_is_saved_is_what_is_on_disk(folder: DataDir) -> None:
     folder.acquire()
     assert folder.saved is None

@@ -90,8 +90,9 @@ class DataDir:
             self._close_to_others()
             self._lock = open_private(self.path / "lock", "w")
         except OSError as error:
+            reason = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror
             raise DataDirError(
-                f"cannot use data-dir {self.path}: {error.strerror}. Choose a folder that you may write to."
+                f"cannot use data-dir {self.path}: {reason}. Choose a folder that you may write to."
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,6 +108,12 @@ class DataDir:
 
     def _close_to_others(self) -> None:
         if self.path.is_dir() and is_open_to_others(self.path):
+            names = {path.name for path in self.path.iterdir()}
+            if names and not names & {"lock", "changefeed.json"}:  # such as /tmp
+                raise DataDirError(
+                    f"data-dir {self.path} holds files of others, and other users may read it; a data-dir is closed to "
+                    "them. Choose a folder of its own, such as one that does not exist yet."
+                )
             log.warning("data-dir was open to other users; its rights are now 0700", path=str(self.path))
         make_private(self.path)
         for path in (self.path / "changefeed.json", *self.undecodable.glob("*")):
