@@ -308,7 +308,8 @@ def _document(address: str, status: int, answer: bytes) -> dict[str, Any]:
 
 def _no_upstream(address: str, found: str) -> IncompatibleUpstreamError:
     return IncompatibleUpstreamError(
-        f"cannot ask {address} for a fault: {found}. Faults are served only by tidemill upstream, at its PD's port."
+        f"cannot ask {address} for a fault: {found}. Faults are served only by tidemill upstream, at its PD's port. "
+        "One that speaks TLS is asked with --ca, --cert and --key before the name of the fault."
     )
 
 

@@ -15,9 +15,9 @@ class Security:
 
     def __post_init__(self) -> None:
         if bool(self.cert_path) != bool(self.key_path):
-            raise UsageError("a client certificate needs its key and a key its certificate: give both cert and key")
+            raise UsageError("a client certificate needs its key and a key its certificate: give both cert and key.")
         if self.cert_path and not self.ca_path:
-            raise UsageError("TLS to the upstream needs the certificate of its authority: give ca as well")
+            raise UsageError("TLS to the upstream needs the certificate of its authority: give ca as well.")
 
     @property
     def is_tls(self) -> bool:

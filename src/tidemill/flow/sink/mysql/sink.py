@@ -201,7 +201,7 @@ class MysqlSink:
                         f"{self._patience.seconds:.0f} s. See that the server of the sink URI answers; the changefeed "
                         "goes on from its checkpoint."
                     ) from error
-                if not is_said:
+                if not (is_said or self._patience.is_ended):
                     log.warning(
                         f"cannot {doing} yet; trying again for {self._patience.seconds:.0f} s",
                         at=self._options.place,
