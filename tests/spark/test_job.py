@@ -20,6 +20,12 @@ PLAN = "\n=== Streaming Query ===\nIdentifier: [id = 5f]\n   +- ~StreamingDataSo
             id="a traceback of Python",
         ),
         pytest.param(
+            "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File x\n    y\n"
+            "NameError: name 'x' is not defined\n\n SQLSTATE: 38000",
+            "NameError: name 'x' is not defined",
+            id="a traceback of Python behind a sentence",
+        ),
+        pytest.param(
             FAILED + "Job aborted: Python worker exited unexpectedly (crashed)\n\tat org.x\n\t... 51 more" + PLAN,
             "Job aborted: Python worker exited unexpectedly (crashed)",
             id="a stack of Java",

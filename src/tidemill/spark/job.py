@@ -188,6 +188,7 @@ def _run_group(blob: bytes) -> list[Receipt] | TidemillError:
 
 def translate(trouble: Exception) -> EngineError:
     """What Spark itself failed with, in our own words."""
+    from tidemill.scratch import process_folder
     from tidemill.spark.session import session_log  # here, since Python workers import this module and need none of it
 
     if not isinstance(trouble, PySparkException):
@@ -195,9 +196,10 @@ def translate(trouble: Exception) -> EngineError:
             f"Spark does not answer any more ({type(trouble).__name__}): its JVM has ended. Nothing is lost; see that "
             "the machine has memory for it, then start again."
         )
-    return EngineError(
-        f"Spark's query failed: {reason_of(str(trouble))}. Nothing is lost; see {session_log()}, then start again."
-    )
+    log = session_log()
+    # Spark's own folder goes with the process, and with it a log that nobody asked for.
+    where = f"see {log}, then start again" if log is not None and process_folder() not in log.parents else "start again"
+    return EngineError(f"Spark's query failed: {reason_of(str(trouble))}. Nothing is lost; {where}.")
 
 
 def reason_of(text: str) -> str:
@@ -208,6 +210,6 @@ def reason_of(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return "one of its processes has ended without a word"
-    if lines[0].endswith("Traceback (most recent call last):"):
+    if any(line.endswith("Traceback (most recent call last):") for line in lines):
         lines = [line for line in lines if _EXCEPTION.match(line)][-1:] or lines
     return lines[0].rstrip(".")
