@@ -35,6 +35,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             session.execute(statement)
             mariadb.query(statement)
         session.execute("create table shop.other (id int primary key)")
+        session.execute("create table shop.log (line text)")
         mariadb.query(
             "update shop.item set name = 'Zwei' where id = 2",
             "delete from shop.item where id = 3",
@@ -78,6 +79,7 @@ def test_what_differs_is_printed_with_the_sql_that_mends_it(world: Any) -> None:
     assert (document["equal"], document["rows"]) == (True, 3)
     whole = verify(world, "--at", str(upstream.tso()), "--output", "json")
     assert whole.returncode == 1
+    assert json.loads(whole.stdout)["left_out"] == ["shop.log"]
     assert {t["table"]: t["schema"] for t in json.loads(whole.stdout)["tables"]} == {
         "shop.item": [],
         "shop.other": ["the downstream has no such table, or its user may not see it"],

@@ -77,14 +77,14 @@ def verify(
         str, typer.Option("--time-zone", help="The zone of TIMESTAMP values in files, as given to tidemill run.")
     ] = "UTC",
     max_rows: Annotated[
-        int, typer.Option("--max-rows", min=1, max=10_000, help="Of a table show at most so many rows that differ.")
+        int, typer.Option("--max-rows", min=1, max=10_000, help="Show at most this many differing rows per table.")
     ] = 100,
     output: Annotated[Output, typer.Option("--output", help="How to print what was found.")] = Output.text,
     log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "warning",
 ) -> None:
     """Compare the downstream with the upstream at a ts, while both are written to.
 
-    Prints the rows that differ, and for MySQL the SQL that would mend them. Ends with 0 where all is equal, with 1
+    Prints the rows that differ, and for MySQL the SQL that would fix them. Ends with 0 where all is equal, with 1
     where something differs, with 2 where it was asked for something impossible.
 
     Example: tidemill verify --pd 127.0.0.1:2379 --sink-uri mysql://root@127.0.0.1:3306/ --data-dir tidemill-data
@@ -103,8 +103,8 @@ def verify(
     given = CheckOptions(pd, zone=zone, most_rows=max_rows, config=settings)
     master = spark_master_of(spark_master)
     with stopping.current().on_abandon(end_spark), ScanClient(pd, security) as client:
-        tables = chosen_tables(client, ts, names, TableFilter(settings))
-        if not tables:
+        chosen = chosen_tables(client, ts, names, TableFilter(settings))
+        if not chosen.tables:
             raise UsageError(f"there is no table to check at {show(ts)}. Check filter.rules, or name one by --table.")
         from tidemill.spark.session import borrow_session
         from tidemill.spark.verify_job import runner
@@ -112,7 +112,8 @@ def verify(
         lease = borrow_session(master)
         try:
             live = progress if at is None else None
-            report = Check(client, side, runner(lease.session()), given, live).check(tables, ts)
+            report = Check(client, side, runner(lease.session()), given, live).check(chosen.tables, ts)
+            report.left_out = chosen.left_out
         finally:
             lease.release()
     _print(report, output)
@@ -190,7 +191,7 @@ def _mysql(downstream: MysqlDownstream, at: Ts | None, progress: DataDirProgress
 def _complete(at: Ts | None, checkpoint_ts: Ts) -> Ts:
     if at is not None and at > checkpoint_ts:
         raise UsageError(
-            f"the downstream is complete up to {show(checkpoint_ts)} only, and --at {show(at)} lies behind it. "
+            f"the downstream is complete up to {show(checkpoint_ts)} only, and --at {show(at)} is later. "
             "Wait for the changefeed, or give an earlier ts."
         )
     return checkpoint_ts if at is None else at

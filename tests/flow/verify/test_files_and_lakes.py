@@ -49,7 +49,7 @@ def types() -> Any:
 
 def verify(types: Any, side: Side, ts: Ts = END) -> Report:
     pd, client = types
-    tables = chosen_tables(client, ts, [], TableFilter(ChangefeedConfig()))
+    tables = chosen_tables(client, ts, [], TableFilter(ChangefeedConfig())).tables
     return Check(client, side, run, CheckOptions(pd)).check(tables, ts)
 
 

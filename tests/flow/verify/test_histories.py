@@ -37,7 +37,7 @@ OF_LAKES = {"shop.c": None, "shop2.c3": None, "shop.px": "w"}
 def differing(loaded: Any, side: Side, ts: int, known: Mapping[str, str | None] = MappingProxyType({})) -> Any:
     """But for what is ``known``: tables, or a column of theirs."""
     _, pd, client = loaded
-    tables = chosen_tables(client, Ts(ts), [], TableFilter(ChangefeedConfig()))
+    tables = chosen_tables(client, Ts(ts), [], TableFilter(ChangefeedConfig())).tables
     report = Check(client, side, run, CheckOptions(pd)).check(tables, Ts(ts))
     found = {}
     for table in report.tables:

@@ -69,7 +69,7 @@ def changed() -> Iterator[Any]:
 
 def compare(changed: Any, side: Side) -> Report:
     pd, client, ts = changed
-    tables = chosen_tables(client, ts, [], TableFilter(ChangefeedConfig()))
+    tables = chosen_tables(client, ts, [], TableFilter(ChangefeedConfig())).tables
     return Check(client, side, run, CheckOptions(pd)).check(tables, ts)
 
 

@@ -1,6 +1,7 @@
 """Which tables are to be checked: what the upstream has at a ts, by filter or by name. Runs on the driver."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tidemill.errors import UsageError
 from tidemill.flow.filter import TableFilter
@@ -22,12 +23,19 @@ def read_name(text: str) -> TableName:
     return TableName(schema.strip("`"), table.strip("`"))
 
 
-def chosen_tables(client: ScanClient, ts: Ts, names: Sequence[TableName], filter: TableFilter) -> list[TableInfo]:
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    tables: list[TableInfo]
+    left_out: tuple[str, ...] = ()  # names of tables that the rules ask for and whose rows cannot be told apart
+
+
+def chosen_tables(client: ScanClient, ts: Ts, names: Sequence[TableName], filter: TableFilter) -> Chosen:
     """Those named, or else all that the filter captures. Raises UsageError for a name that means nothing at ``ts``."""
     claim(client, ts)
     if not names:
-        found = client.ask(lambda pd: _all_tables(pd, ts))
-        return sorted((table for table in found if filter.captures(table)), key=lambda table: table.full_name)
+        found = sorted(client.ask(lambda pd: _all_tables(pd, ts)), key=lambda table: table.full_name)
+        left_out = tuple(table.full_name for table in found if filter.leaves_out(table))
+        return Chosen([table for table in found if filter.captures(table)], left_out)
     tables = [client.find_table(name, ts) for name in dict.fromkeys(names)]
     for table in tables:
         if not table.handle_key:
@@ -35,7 +43,7 @@ def chosen_tables(client: ScanClient, ts: Ts, names: Sequence[TableName], filter
                 f"cannot check {table.full_name}: it has neither a primary key nor a unique one of NOT NULL columns, "
                 "so its rows cannot be told apart. No changefeed replicates it."
             )
-    return tables
+    return Chosen(tables)
 
 
 def claim(client: ScanClient, ts: Ts) -> ReadHold:

@@ -1,4 +1,4 @@
-"""What was found, for people and machines: rows that differ, both sides of each, and the SQL that would mend them."""
+"""What was found, for people and machines: rows that differ, both sides of each, and the SQL that would fix them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -76,6 +76,7 @@ class Report:
     ts: Ts
     tables: list[TableReport]
     seconds: float = 0.0
+    left_out: tuple[str, ...] = ()  # tables without a key
 
     @property
     def is_equal(self) -> bool:
@@ -87,6 +88,7 @@ class Report:
             "ts": int(self.ts),
             "seconds": round(self.seconds, 3),
             "rows": sum(t.upstream_rows for t in self.tables),
+            "left_out": self.left_out,
             "tables": [_table_document(table) for table in self.tables],
         }
 
@@ -98,7 +100,7 @@ class Report:
                  if d.sql and (d.kind is Kind.EXTRA) is wanted]  # fmt: skip
         if mends:
             yield ""
-            yield "-- The SQL that would mend it:"
+            yield "-- The SQL that would fix it:"
             yield PREAMBLE
             yield from mends
             yield ""
@@ -107,6 +109,8 @@ class Report:
         filtered = sum(t.filtered for t in self.tables)
         if filtered:
             yield f"{filtered:,} rows differ as the changefeed's filters explain; they do not count."
+        if self.left_out:
+            yield f"Not checked, since they have no key: {', '.join(self.left_out)}."
         if self.is_equal:
             yield f"Equal at {show(self.ts)}: {tables}, {rows:,} rows, {self.seconds:.1f} s."
             return
