@@ -28,7 +28,7 @@ def commands() -> str:
     found: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     sections = [_command(name, found[name]) for name in ("run", "verify", "upstream", "demo", "warm")]
     group = found["fault"]
-    sections += [f"## tidemill fault\n\n{group.help}\n"]
+    sections += [f"## tidemill fault\n\n{group.help}\n\n" + "\n".join(_options(group.params)) + "\n"]
     sections += [_command(f"fault {name}", command, "###") for name, command in group.commands.items()]
     return "\n".join(sections)
 
@@ -36,11 +36,19 @@ def commands() -> str:
 def _command(name: str, command: Any, heading: str = "##") -> str:
     text, _, example = command.help.partition("Example: ")
     lines = [f"{heading} tidemill {name}", "", " ".join(text.split()), ""]
-    lines += ["```sh", " ".join(example.split()), "```", "", "| Option | Default | Meaning |", "|---|---|---|"]
-    for option in command.params:
-        default = "required" if option.required else "" if option.default is None else f"`{option.default}`"
-        lines.append(f"| `{option.opts[0]}` | {default} | {option.help} |")
+    lines += ["```sh", " ".join(example.split()), "```", "", *_options(command.params)]
     return "\n".join(lines) + "\n"
+
+
+def _options(options: list[Any]) -> list[str]:
+    lines = ["| Option | Default | Meaning |", "|---|---|---|"]
+    for option in options:
+        default = "required" if option.required else "" if option.default in (None, "") else f"`{option.default}`"
+        if option.is_flag:
+            default = "off"
+        instead = f" Or in the environment: `{option.envvar}`." if option.envvar else ""
+        lines.append(f"| `{option.opts[0]}` | {default} | {option.help}{instead} |")
+    return lines
 
 
 def parameters() -> str:

@@ -52,16 +52,20 @@ def run(
         typer.Option("--start-ts", help="Changes after this ts are captured; a TSO or a time. Default: now."),
     ] = None,
     target_ts: Annotated[
-        str | None, typer.Option("--target-ts", help="End once everything up to this ts is durable. Default: go on.")
+        str | None,
+        typer.Option("--target-ts", help="End once everything up to this ts is durable. Default: run until stopped."),
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", help="The changefeed's TOML file, in TiCDC's spelling: filters and more.")
     ] = None,
     initial_scan: Annotated[
-        bool, typer.Option("--initial-scan", help="First copy all rows as of --start-ts, then go on from there.")
+        bool,
+        typer.Option(
+            "--initial-scan", help="First copy all rows as of --start-ts, then capture changes from there on."
+        ),
     ] = False,
     data_dir: Annotated[
-        Path, typer.Option("--data-dir", help="What the changefeed remembers; it resumes from here.")
+        Path, typer.Option("--data-dir", help="Folder of the changefeed's progress, from which it resumes.")
     ] = Path("tidemill-data"),
     ca: Ca = "",
     cert: Cert = "",

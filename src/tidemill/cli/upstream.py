@@ -21,7 +21,7 @@ def upstream(
     load: Annotated[Path | None, typer.Option(help="A history.parquet to serve as if it had happened here.")] = None,
     replay: Annotated[
         float | None,
-        typer.Option(help="Apply the history live, at so many times its own pace; 0 is as fast as it goes."),
+        typer.Option(help="Apply the history live, this many times as fast as it was; 0: without pauses."),
     ] = None,
     ready_file: Annotated[
         Path | None,
@@ -48,7 +48,10 @@ def upstream(
         str, typer.Option(help="How long a SQL node serves with a schema that it cannot renew.")
     ] = "45s",
     ca: Annotated[
-        str, typer.Option(help="File with an authority's certificate: PD and stores speak TLS with whom it has signed.")
+        str,
+        typer.Option(
+            help="File with an authority's certificate: PD and stores speak TLS, with clients that it has signed."
+        ),
     ] = "",
     cert: Annotated[str, typer.Option(help="File with the servers' certificate, for 127.0.0.1.")] = "",
     key: Annotated[str, typer.Option(help="File with its key.")] = "",

@@ -165,7 +165,7 @@ KEYS: Mapping[str, Key] = {
     "mounter.on-undecodable": Key(
         word("stop", "quarantine"),
         "`stop`",
-        "What to do with a row that its schema does not explain: stop before it, or put it aside in a file and go on.",
+        "What to do with a row that its schema does not explain: stop before it, or put it aside and continue.",
     ),
     "filter.rules": Key(texts, "`['*.*']`", "Which tables are captured. The last rule that matches decides."),
     "filter.ignore-txn-start-ts": Key(timestamps, "`[]`", "Leave out the transactions with these start-ts."),

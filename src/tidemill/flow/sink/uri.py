@@ -261,7 +261,7 @@ _PARAMETERS: Mapping[str, _Parameter] = {
     ),
     "output-field-header": _Parameter(read_boolean, "false", "Each file opens with the names of its fields.", _CSV),
     "flush-interval": _Parameter(
-        _duration, "0s", "At least so long between two batches, up to 10m. Longer: fewer and larger files."
+        _duration, "0s", "Minimum time between batches, up to 10m. Longer: fewer and larger files."
     ),
     "file-size": _Parameter(
         _clamped(1 << 10, 512 << 20),
@@ -293,7 +293,7 @@ _PARAMETERS: Mapping[str, _Parameter] = {
     "output-column-id": _Parameter(
         read_boolean, "false", "Schema files carry the ids of columns.", is_for_blackhole=False
     ),
-    "worker-count": _Parameter(_positive(512), "16", "At most so many tables are written at the same time."),
+    "worker-count": _Parameter(_positive(512), "16", "How many tables are written at the same time, at most."),
     "transaction-atomicity": _Parameter(
         _atomicity, "table", "`none` or `table`; a table's transaction is never cut into two files either way."
     ),
