@@ -39,9 +39,9 @@ delete from warm.kinds where id = 2;
 
 
 def warm(output: Annotated[Output, typer.Option("--output", help="How to print the result.")] = Output.text) -> None:
-    """Compile what is compiled at its first use, and archive the classes of Spark: later starts take half the time.
+    """Compile what is compiled at its first use, and archive the classes of Spark, so that later starts are quicker.
 
-    Takes a minute or two, once on a machine; does nothing where that has been done.
+    Takes a minute or two, once per machine; does nothing where that has been done.
 
     Example: tidemill warm
     """

@@ -90,6 +90,10 @@ REPLICATED = frozenset(
 )
 
 
+_MISSED = (
+    "A job before it was missed: start the changefeed again from its checkpoint. If it is a new one, its start-ts lies "
+    "before the history that the upstream has: choose a later one."
+)
 _DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
 
 # Reads the documents of all tables of a database as of a ts: for a job that brings one back and does not list them.
@@ -109,19 +113,13 @@ class Catalogue:
     def database(self, schema_id: int, job: Job) -> Database:
         found = self.databases.get(schema_id)
         if found is None:
-            raise SchemaError(
-                f"{job} belongs to database {schema_id}, which is not known. "
-                "A job before it was missed: start the changefeed again from its checkpoint."
-            )
+            raise SchemaError(f"{job} belongs to database {schema_id}, which is not known. {_MISSED}")
         return found
 
     def table(self, table_id: int, job: Job) -> TableInfo:
         found = self.tables.get(table_id)
         if found is None:
-            raise SchemaError(
-                f"{job} changes table {table_id}, which is not known. "
-                "A job before it was missed: start the changefeed again from its checkpoint."
-            )
+            raise SchemaError(f"{job} changes table {table_id}, which is not known. {_MISSED}")
         return found
 
 
@@ -291,8 +289,7 @@ def _exchange(row: JobRow, catalogue: Catalogue) -> Effect:
     gone = {p.id for p in before.partitions} - {p.id for p in after.partitions}
     if gone not in ({partition_id}, set()):
         raise SchemaError(
-            f"{job} exchanges table partition {partition_id} of table {table_id}, but {sorted(gone)} left it. "
-            "A job before it was missed: start the changefeed again from its checkpoint."
+            f"{job} exchanges table partition {partition_id} of table {table_id}, but {sorted(gone)} left it. {_MISSED}"
         )
     swapped = replace(plain, id=partition_id, version_ts=row.commit_ts)
     name = next((p.name for p in before.partitions if p.id == partition_id), partition_name)
