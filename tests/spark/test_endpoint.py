@@ -1,11 +1,12 @@
 """The endpoint that Spark's source asks: open to one that knows the key, whoever else knocks."""
 
 import asyncio
+import errno
 import pickle
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from multiprocessing import AuthenticationError
@@ -17,6 +18,7 @@ from tidemill.errors import SinkError, SupersededError, TidemillError
 from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.flow.sink import parse_sink_uri
 from tidemill.model.ts import Ts
+from tidemill.spark import endpoint as endpoint_module
 from tidemill.spark.endpoint import Address, Endpoint, EndpointClient
 
 PATIENCE_SECONDS = 60.0
@@ -121,6 +123,31 @@ def test_strangers_are_bounded_and_the_oldest_goes_first(endpoint: Endpoint) -> 
         silent = [open_ones.enter_context(connect(endpoint)) for _ in range(5)]
         assert read_all(silent[0])
         assert answers(endpoint)
+
+
+def test_a_system_without_threads_or_files_to_spare_ends_nothing(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(error: Exception) -> Callable[..., None]:
+        def call(*_: object) -> None:
+            raise error
+
+        return call
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse(RuntimeError("can't start new thread")))
+        for _ in range(10):
+            with connect(endpoint) as unlucky:
+                assert read_all(unlucky) == b""
+    assert answers(endpoint)
+    with monkeypatch.context() as patched:
+        patched.setattr(endpoint_module.os, "dup", refuse(OSError(errno.EMFILE, "Too many open files")))
+        for _ in range(10):
+            with connect(endpoint) as unlucky:
+                assert read_all(unlucky) == b""
+    assert answers(endpoint)
+    assert endpoint._strangers == {}
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def read_all(peer: socket.socket) -> bytes:

@@ -67,6 +67,10 @@ class Address:
         return cls(options["host"], int(options["port"]), options["token"])
 
 
+class _RefusedError(Exception):
+    pass
+
+
 class Endpoint:
     """Serves one processor until it is closed. Calls block a thread of their own and run on the processor's loop."""
 
@@ -136,21 +140,17 @@ class Endpoint:
             oldest = next(iter(self._strangers)) if len(self._strangers) > self._most_strangers else None
         if oldest is not None:
             _hang_up(oldest)
-        deadline.start()
-        threading.Thread(target=self._attend, args=(peer,), name="endpoint-call", daemon=True).start()
+        try:
+            deadline.start()
+            threading.Thread(target=self._attend, args=(peer,), name="endpoint-call", daemon=True).start()
+        except RuntimeError as error:  # the system has no more threads
+            log.warning("could not attend to a caller", reason=str(error))
+            self._strangers_end(peer)
+            peer.close()
 
     def _attend(self, peer: socket.socket) -> None:
         """One connection from its first byte to its end."""
-        with peer, Connection(os.dup(peer.fileno())) as connection:
-            try:
-                deliver_challenge(connection, self._key)
-                answer_challenge(connection, self._key)
-            except (AuthenticationError, EOFError, OSError, ValueError) as error:
-                if not self._closed.is_set():
-                    log.warning("refused a caller", reason=type(error).__name__)
-                return
-            finally:
-                self._strangers_end(peer)
+        with peer, suppress(_RefusedError), self._proven(peer) as connection:
             with self._lock:
                 self._callers.add(peer)
             try:
@@ -158,6 +158,23 @@ class Endpoint:
             finally:
                 with self._lock:
                     self._callers.discard(peer)
+
+    def _proven(self, peer: socket.socket) -> Connection:
+        """The connection, once the peer has shown that it knows the key."""
+        connection: Connection | None = None
+        try:
+            connection = Connection(os.dup(peer.fileno()))
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+        except (AuthenticationError, EOFError, OSError, ValueError) as error:
+            if connection is not None:
+                connection.close()
+            if not self._closed.is_set():
+                log.warning("refused a caller", reason=type(error).__name__)
+            raise _RefusedError from None
+        finally:
+            self._strangers_end(peer)
+        return connection
 
     def _strangers_end(self, peer: socket.socket) -> None:
         with self._lock:
