@@ -72,6 +72,14 @@ def run_words(pd: str, tmp: Path, changes: dict[str, str | None]) -> list[str]:
         pytest.param({"pd": "127.0.0.1:0"}, 2, r"has port 0; a port is", id="port zero"),
         pytest.param({"spark-master": "spark://h:99999"}, 2, r"port 99999; a port is", id="a master's port"),
         pytest.param({"pd": ""}, 2, r"no PD address given", id="an empty PD"),
+        pytest.param({"pd": "127.0.0.1:２３７９"}, 2, r"is not of the form host:port", id="a port in wide digits"),
+        pytest.param({"pd": "a..b:2379"}, 2, r"'a..b:2379' names a host that cannot be one", id="a host's dots"),
+        pytest.param({"pd": "a" * 64 + ":2379"}, 2, r"names a host that cannot be one", id="a host too long"),
+        pytest.param({"pd": "h:" + "9" * 5000}, 2, r"a port is a number from 1 to", id="a port too long"),
+        pytest.param({"spark-master": "local[0]"}, 2, r"'local\[0\]' is not a Spark master", id="no threads"),
+        pytest.param({"spark-master": "local[99999999999]"}, 2, r"is not a Spark master", id="too many threads"),
+        pytest.param({"spark-master": "spark://a..b:7077"}, 2, r"names a host that cannot be", id="a master's host"),
+        pytest.param({"start-ts": "9" * 5000}, 2, r"--start-ts '9+…' is neither", id="a ts of 5000 digits"),
         pytest.param({"sink-uri": None}, 2, r"Missing option '--sink-uri'", id="no sink"),
         pytest.param({"sink-uri": "fil:///tmp/x"}, 2, r"unknown scheme 'fil'.*Did you mean 'file'\?", id="a scheme"),
         pytest.param({"sink-uri": "/tmp/x"}, 2, r"no scheme. Write mysql://", id="a bare path"),
@@ -118,6 +126,7 @@ def run_words(pd: str, tmp: Path, changes: dict[str, str | None]) -> list[str]:
         pytest.param(
             {"sink-uri": "file://{tmp}/file?protocol=csv"}, 1, r"A file stands where a folder should", id="a file"
         ),
+        pytest.param({"data-dir": "{tmp}"}, 1, r"holds 'file', which is not a changefeed's", id="a folder in use"),
         pytest.param({"ready-file": "/proc/ready"}, 2, r"cannot write --ready-file /proc/ready", id="a ready-file"),
     ],
 )

@@ -139,6 +139,12 @@ def test_with_the_right_ca_the_line_is_encrypted_and_certificates_are_shown_both
         pytest.param("mysql://u@h:3306/shop", "names a database", id="a database"),
         pytest.param("mysql://u@h:99999/", "cannot read the sink URI", id="a port that is none"),
         pytest.param("mysql:///", "names no host", id="no host"),
+        pytest.param("mysql://u:secret@a..b:3306/", "xxxxx@a..b:3306/ names a host that cannot be", id="a host"),
+        pytest.param("mysql://u:%ff@h:3306/", "are not UTF-8 text", id="bytes in percent form"),
+        pytest.param("mysql://u@h:3306/?time-zone=Europe", "a time zone such as", id="a continent for a zone"),
+        pytest.param("mysql://u@h:3306/?timeout=9000h", "at most 8760h", id="a timeout of more than a year"),
+        pytest.param("mysql://u@h:3306/?read-timeout=" + "9" * 400 + "h", "at most 8760h", id="an endless timeout"),
+        pytest.param("file:///x?protocol=csv&delimiter=%FF", "are not UTF-8 text", id="a byte for a delimiter"),
         pytest.param("mysql://u@h:3306/?protocol=csv", "'protocol' is not supported", id="a protocol"),
         pytest.param(
             "mysql+ssl://u@h/?ssl-cert=/c", "'ssl-cert' and 'ssl-key' belong together", id="half a certificate"

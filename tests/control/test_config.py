@@ -163,6 +163,7 @@ def test_a_dispatcher_may_have_its_old_name() -> None:
         ("[filter]\nignore-txn-start-ts = [true]", "it must be a list of timestamps"),
         ("sync-point-interval = 600", "it must be a duration in quotes"),
         ("sync-point-interval = '10 minutes'", "it must be a duration in quotes"),
+        ("sync-point-interval = '99999999999h'", "it must be a duration of 8760h, a year, or less"),
         ("sync-point-interval = '29s'", "it must be a duration of 30s or more"),
         ("sync-point-retention = '59m'", "it must be a duration of 1h or more"),
         ("[mounter]\non-undecodable = 'skip'", "'skip'; it must be 'stop' or 'quarantine'"),

@@ -51,21 +51,33 @@ def test_a_folder_that_was_open_to_others_is_closed(folder: DataDir) -> None:
     assert folder.load() == STATE
 
 
-def test_a_folder_of_others_is_refused_and_keeps_its_rights(folder: DataDir) -> None:
-    folder.path.mkdir(parents=True)
-    (folder.path / "theirs").touch()
-    folder.path.chmod(0o777)
-    with pytest.raises(DataDirError, match="holds files of others"):
-        folder.acquire()
-    assert rights(folder.path) == "0o777"
-    assert [path.name for path in folder.path.iterdir()] == ["theirs"]
-
-
 def test_a_file_is_no_data_dir(folder: DataDir) -> None:
     folder.path.parent.mkdir()
     folder.path.touch()
     with pytest.raises(DataDirError, match="it is not a folder"):
         folder.acquire()
+
+
+def test_a_folder_of_somebody_else_is_refused_and_left_as_it_is(folder: DataDir) -> None:
+    theirs = folder.path / "scratch" / "thesis.tex"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("years of work")
+    folder.path.chmod(0o755)
+    with pytest.raises(DataDirError, match=r"holds 'scratch', which is not a changefeed's. Choose a folder that is emp"):
+        folder.acquire()
+    assert theirs.exists()
+    assert rights(folder.path) == "0o755"
+    assert [path.name for path in folder.path.iterdir()] == ["scratch"]
+
+
+@pytest.mark.parametrize("there", ["lost+found/", ".snapshot/", "lock", "changefeed.json"])
+def test_a_new_volume_and_a_folder_of_ours_are_taken(folder: DataDir, there: str) -> None:
+    place = folder.path / there
+    (place if there.endswith("/") else folder.path).mkdir(parents=True)
+    if not there.endswith("/"):
+        place.touch()
+        (folder.path / "segments").mkdir()
+    folder.acquire()
 
 
 def test_what_is_saved_is_what_is_on_disk(folder: DataDir) -> None:

@@ -24,7 +24,11 @@ from tidemill.model.ts import LEAST_TSO, MAX_TS, Ts, compose, why_not_a_ts
 from tidemill.upstream.tls import context_of
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
-_MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|spark://[^\s:,]+:\d+(,[^\s:,]+:\d+)*|yarn|k8s://\S+")
+_MASTER = re.compile(
+    r"local(\[([1-9][0-9]{0,3}|\*)(,[1-9][0-9]{0,3})?\])?|spark://[^\s:,]+:[0-9]+(,[^\s:,]+:[0-9]+)*|yarn|k8s://\S+"
+)
+_LONGEST_SECONDS = 365 * 86400.0
+_MOST_DIGITS = 30  # of a number that is worth being explained
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 
 
@@ -37,7 +41,7 @@ def parse_ts(text: str | None, flag: str) -> Ts | None:
     """A ts as people give it: a TSO number, or a time such as 2026-03-01T10:15:00Z."""
     if text is None:
         return None
-    if text.isdecimal():
+    if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
         reason = why_not_a_ts(int(text))
         if reason is not None:
             raise UsageError(f"{flag} {text} is not a ts: {reason}.")
@@ -46,7 +50,7 @@ def parse_ts(text: str | None, flag: str) -> Ts | None:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
-            f"{flag} {text!r} is neither a TSO number nor a time. "
+            f"{flag} {_cut(text)!r} is neither a TSO number nor a time. "
             "Write for example 464613566054400000 or 2026-03-01T10:15:00Z."
         ) from error
     if moment.tzinfo is None:
@@ -57,12 +61,19 @@ def parse_ts(text: str | None, flag: str) -> Ts | None:
     return ts
 
 
+def _cut(text: str) -> str:
+    return text if len(text) <= 2 * _MOST_DIGITS else text[:_MOST_DIGITS] + "…"
+
+
 def parse_seconds(text: str) -> float:
     """``200ms``, ``1s``, ``2m`` or a plain number of seconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a duration: write it like 200ms, 1s or 2m")
-    return float(match[1]) * _UNIT_SECONDS[match[2]]
+    seconds = float(match[1]) * _UNIT_SECONDS[match[2]]
+    if seconds > _LONGEST_SECONDS:
+        raise UsageError(f"{_cut(text)!r} is too long a duration: a year is the most")
+    return seconds
 
 
 def spark_master_of(text: str) -> str:

@@ -16,6 +16,7 @@ MESSAGES = (*STORAGE, *QUEUE, "blackhole")  # sinks of messages, in files or que
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
+_LONGEST_SECONDS = 365 * 86400.0
 _LARGEST_TS = (1 << 64) - 1
 
 # Readers of values. Each raises ValueError with what it wants.
@@ -65,7 +66,10 @@ def timestamps(value: Any) -> frozenset[int]:
 def seconds(value: Any) -> float:
     if not isinstance(value, str) or not value or _DURATION.sub("", value):
         raise ValueError("a duration in quotes, such as '30s', '10m' or '1h30m'")
-    return sum(float(count) * _SECONDS[unit] for count, unit in _DURATION.findall(value))
+    found = sum(float(count) * _SECONDS[unit] for count, unit in _DURATION.findall(value))
+    if found > _LONGEST_SECONDS:
+        raise ValueError("a duration of 8760h, a year, or less")
+    return found
 
 
 def seconds_from(lowest: float, shown: str) -> Callable[[Any], float]:

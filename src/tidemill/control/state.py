@@ -87,6 +87,7 @@ class DataDir:
     def acquire(self) -> None:
         """Make the folder and lock it for this process. Raises DataDirError where that cannot be."""
         try:
+            self._refuse_others_files()
             self._close_to_others()
             self._lock = open_private(self.path / "lock", "w")
         except OSError as error:
@@ -106,14 +107,19 @@ class DataDir:
             self._lock.close()
             self._lock = None
 
+    def _refuse_others_files(self) -> None:
+        """A folder is closed to others and parts of it are removed: it has to be ours, or hold nothing yet."""
+        if not self.path.is_dir() or any((self.path / name).exists() for name in ("lock", "changefeed.json")):
+            return
+        strange = sorted(p.name for p in self.path.iterdir() if p.name != "lost+found" and not p.name.startswith("."))
+        if strange:
+            raise DataDirError(
+                f"cannot use data-dir {self.path}: it holds {strange[0]!r}{' and more' if len(strange) > 1 else ''}, "
+                "which is not a changefeed's. Choose a folder that is empty or does not exist yet."
+            )
+
     def _close_to_others(self) -> None:
         if self.path.is_dir() and is_open_to_others(self.path):
-            names = {path.name for path in self.path.iterdir()}
-            if names and not names & {"lock", "changefeed.json"}:  # such as /tmp
-                raise DataDirError(
-                    f"data-dir {self.path} holds files of others, and other users may read it; a data-dir is closed to "
-                    "them. Choose a folder of its own, such as one that does not exist yet."
-                )
             log.warning("data-dir was open to other users; its rights are now 0700", path=str(self.path))
         make_private(self.path)
         for path in (self.path / "changefeed.json", *self.undecodable.glob("*")):

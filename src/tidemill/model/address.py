@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/@?#\[\]]+):(\d+)")
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/@?#\[\]]+):([0-9]+)")
 LARGEST_PORT = 65535
 
 
@@ -17,6 +17,18 @@ def read_address(text: str) -> Address:
     found = _ADDRESS.fullmatch(text)
     if found is None:
         raise ValueError("is not of the form host:port")
-    if not 1 <= int(found[2]) <= LARGEST_PORT:
+    if len(found[2]) > len(str(LARGEST_PORT)) or not 1 <= int(found[2]) <= LARGEST_PORT:
         raise ValueError(f"has port {found[2]}; a port is a number from 1 to {LARGEST_PORT}")
-    return Address(found[1].strip("[]"), int(found[2]))
+    host = found[1].strip("[]")
+    if not is_host(host):
+        raise ValueError("names a host that cannot be one: between two dots stand 1 to 63 characters")
+    return Address(host, int(found[2]))
+
+
+def is_host(text: str) -> bool:
+    """Whether a resolver can be asked for it; Python's own raises something else than that nothing was found."""
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return "\0" not in text

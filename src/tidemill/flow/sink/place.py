@@ -83,6 +83,13 @@ def split_uri(uri: str) -> SplitResult:
     except ValueError:
         # Without the error's own words, which quote what stands where the port should.
         raise SinkUriError(f"cannot read the sink URI {safe_uri(uri)}: {_trouble(uri)} {_ENCODE}") from None
+    try:
+        unquote(uri, errors="strict")
+    except UnicodeDecodeError:
+        raise SinkUriError(
+            f"cannot read the sink URI {safe_uri(uri)}: bytes in it that are in percent form are not UTF-8 text. "
+            "Write é as %C3%A9, say."
+        ) from None
     scheme = parts.scheme.lower()
     if parts.fragment or "#" in uri:
         raise SinkUriError(f"cannot read the sink URI {safe_uri(uri)}: it has a '#', which would end it. {_ENCODE}")

@@ -166,6 +166,15 @@ def _connect(settings: SessionSettings, password: str, lines: Lines | None) -> C
     return connection
 
 
+class _EncryptedError(Exception):
+    pass
+
+
+def _no_password() -> str:
+    """OpenSSL would ask for it at the terminal, and wait."""
+    raise _EncryptedError("the key is encrypted, which is not supported")
+
+
 def _tls(options: MysqlOptions) -> ssl.SSLContext | None:
     if not options.is_tls:
         return None
@@ -174,8 +183,8 @@ def _tls(options: MysqlOptions) -> ssl.SSLContext | None:
         if not options.ssl_ca:  # as TiCDC: without a CA the line is encrypted and the server believed
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         if options.ssl_cert:
-            context.load_cert_chain(options.ssl_cert, options.ssl_key)
-    except (OSError, ssl.SSLError) as error:
+            context.load_cert_chain(options.ssl_cert, options.ssl_key, password=_no_password)
+    except (OSError, ssl.SSLError, _EncryptedError) as error:
         raise SinkError(
             f"cannot use the TLS files of the sink URI for {options.place}: {error}. Check ssl-ca, ssl-cert and "
             "ssl-key."

@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from tidemill.errors import SinkUriError
 from tidemill.flow.sink.place import DATABASES, DEFAULT_PORT, safe_uri, split_uri
 from tidemill.flow.sink.uri import read_boolean
+from tidemill.model.address import is_host
 
 SCHEMES = DATABASES
 
@@ -75,6 +76,10 @@ def parse_mysql_uri(uri: str) -> MysqlOptions:
         raise SinkUriError(
             f"the sink URI {safe_uri(uri)} names no host. Write {scheme}://user:password@host:3306/?worker-count=16."
         )
+    if not is_host(host):
+        raise SinkUriError(
+            f"the sink URI {safe_uri(uri)} names a host that cannot be one: between two dots stand 1 to 63 characters."
+        )
     if parts.path.strip("/"):
         raise SinkUriError(
             f"the sink URI {safe_uri(uri)} names a database. Rows go to the databases they come from: end it with '/'."
@@ -113,6 +118,7 @@ def _number(lowest: int, highest: int) -> Callable[[str], int]:
 
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST_SECONDS = 365 * 86400.0
 _DURATION = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
 
 
@@ -123,6 +129,8 @@ def _duration(lowest_seconds: float) -> Callable[[str], float]:
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(text))
         if seconds < lowest_seconds:
             raise ValueError(f"at least {lowest_seconds:g}s")
+        if seconds > _LONGEST_SECONDS:
+            raise ValueError("at most 8760h, a year")
         return seconds
 
     return read
@@ -146,7 +154,7 @@ def _zone(text: str) -> str:
     if text and not re.fullmatch(r"[+-]\d{1,2}:\d{2}|SYSTEM|UTC", text):
         try:
             ZoneInfo(text)
-        except (ZoneInfoNotFoundError, ValueError):
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder, such as Europe
             raise ValueError("a time zone such as UTC, Europe/Berlin or +08:00, or nothing") from None
     return text
 
