@@ -8,13 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.flow.mounter.tables import ID, column, primary, table
+from tests.flow.mounter.tables import ID, column, primary, table, text
 from tests.reference.encode import int_cell, record_key, row_v2
 from tidemill.errors import RowUndecodableError
+from tidemill.flow import pipeline
+from tidemill.flow.mounter import pieces
 from tidemill.flow.pipeline import Part, Pipeline, make_units, mount_in_order
 from tidemill.flow.sink import FileSink, parse_sink_uri
 from tidemill.flow.sorter import Sorter
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
+from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType, IndexColumn, IndexInfo, PartitionInfo, TableInfo
 from tidemill.model.ts import Ts
 
@@ -117,6 +120,36 @@ def test_a_large_transaction_of_one_kind_keeps_the_order_of_its_keys(tmp_path: P
     rows: list[Row] = [(20, n, n, None) for n in range(50)]
     (large,) = written(tmp_path, PLAIN, {ID: rows}, batch_rows=4).values()
     assert large == [(20, "INSERT", str(n), str(n)) for n in range(50)]
+
+
+@pytest.mark.parametrize("batch_rows", [1000, 2])
+@pytest.mark.parametrize("kind", ["a default", "a set", "an enum"])
+def test_rows_that_become_far_longer_than_they_are_go_through_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int, kind: str
+) -> None:
+    """Ten rows of some bytes each; what they become would be too much at once."""
+    long = {
+        "a default": replace(text(3), origin_default="x" * 1000),
+        "a set": column(3, ColumnType.SET, elems=("x" * 499, "é" * 249)),
+        "an enum": column(3, ColumnType.ENUM, elems=("x", "x" * 999)),
+    }[kind]
+    grown = table(primary(), column(2, ColumnType.LONG), long, pk_is_handle=True)
+    monkeypatch.setattr(pieces, "_MOST_ADDED_BYTES", 3000)
+    assert pieces.rows_at_once(grown) == 3
+    sizes = []
+    mount = pipeline.mount
+
+    def noted(known: TableInfo, physical_id: int, some: pa.RecordBatch, *more: str, **others: bool) -> RowBatch:
+        sizes.append(len(some))
+        return mount(known, physical_id, some, *more, **others)
+
+    monkeypatch.setattr(pipeline, "mount", noted)
+    rows: list[Row] = [(10 + key // 4, key, key, None) for key in range(10)]  # transactions of 4, 4 and 2 rows
+    expected = [(ts, "INSERT", str(key), str(c2)) for ts, key, c2, _ in rows]
+    assert written(tmp_path, grown, {ID: rows}, batch_rows) == {"test/t/0": expected}
+    assert max(sizes) <= 3
+    if batch_rows == 1000:
+        assert sizes == [3, 1, 3, 3]  # cut between two transactions where that is possible
 
 
 def test_a_table_alone_keeps_its_id(tmp_path: Path) -> None:

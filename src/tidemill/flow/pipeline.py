@@ -23,7 +23,7 @@ from tidemill.flow.dispatcher import split_key_updates
 from tidemill.flow.encoder import Encoded, make_encoder
 from tidemill.flow.filter import ColumnSelector, RowFilter
 from tidemill.flow.filter.rows import without
-from tidemill.flow.mounter import mount
+from tidemill.flow.mounter import fitting, mount
 from tidemill.flow.scan import ScanPart, read_part
 from tidemill.flow.sink.choice import SinkOptions, Target, traits, write
 from tidemill.flow.sink.receipt import Receipt
@@ -119,9 +119,10 @@ class Pipeline:
                 seen.first_ts = seen.first_ts or portion.commit_ts
                 yield LargeRows(partial(self._large_rows, unit, portion, finish_large, seen))
             else:
-                rows = self._mounted(unit, portion, seen)
-                seen.note(rows)
-                yield finish(rows)
+                for changes in fitting(unit.table, portion):
+                    rows = self._mounted(unit, changes, seen)
+                    seen.note(rows)
+                    yield finish(rows)
 
     def _large_rows(
         self, unit: Unit, transaction: LargeTransaction, finish: "_Finish", seen: "_Seen"
@@ -133,12 +134,12 @@ class Pipeline:
         """
         deletes, updates, inserts = transaction.kinds()
         if not (finish.splits or unit.is_mixed) or not (updates or (deletes and inserts)):
-            yield from (finish(self._mounted(unit, changes, seen)) for changes in transaction.read())
+            yield from (finish(self._mounted(unit, changes, seen)) for changes in _pieces(unit, transaction))
             return
         is_split = finish.splits and updates  # as far as is known
         for op, is_there in ((RowOp.DELETE, deletes), (RowOp.UPDATE, updates), (RowOp.INSERT, inserts)):
             found_split = False
-            for changes in transaction.read() if is_there or is_split else ():
+            for changes in _pieces(unit, transaction) if is_there or is_split else ():
                 changes = _that_may_become(op, changes, with_updates=is_split)
                 if not len(changes):
                     continue
@@ -171,6 +172,11 @@ class _Finish:
     def __call__(self, rows: RowBatch) -> RowBatch:
         rows = self.row_filter.apply(rows)
         return self.selector.apply(split_key_updates(rows) if self.splits else rows)
+
+
+def _pieces(unit: Unit, transaction: LargeTransaction) -> Iterator[pa.RecordBatch]:
+    for changes in transaction.read():
+        yield from fitting(unit.table, changes)
 
 
 def _that_may_become(op: RowOp, changes: pa.RecordBatch, *, with_updates: bool) -> pa.RecordBatch:

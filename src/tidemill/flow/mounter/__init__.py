@@ -10,5 +10,6 @@ row in the interpreter; the loops are compiled (kernel.py) and run without the i
 """
 
 from tidemill.flow.mounter.mount import mount, mount_values
+from tidemill.flow.mounter.pieces import fitting, rows_at_once
 
-__all__ = ["mount", "mount_values"]
+__all__ = ["fitting", "mount", "mount_values", "rows_at_once"]

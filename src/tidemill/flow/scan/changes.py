@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from tidemill.flow.dispatcher import split_key_updates
-from tidemill.flow.mounter import mount
+from tidemill.flow.mounter import fitting, mount
 from tidemill.flow.scan.ahead import Emit, read_ahead
 from tidemill.flow.scan.feed import in_order, take_changes
 from tidemill.flow.scan.handles import HandleBounds, bounded_column, key_ranges
@@ -94,7 +94,8 @@ def read_changes(part: ChangePart) -> Iterator[RowBatch]:
                 for form, (first, end) in zip(part.forms, pairwise(cuts.tolist()), strict=True):
                     if first < end:
                         some = changes.slice(first, end - first)
-                        yield split_key_updates(mount(form.table, part.physical_id, some, part.zone))
+                        for piece in fitting(form.table, some):
+                            yield split_key_updates(mount(form.table, part.physical_id, piece, part.zone))
 
 
 async def _take(part: ChangePart, folder: Path, emit: Emit[SpanSlices | None]) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.flow.deadletter import Undecodable, mount_or_set_aside
-from tidemill.flow.mounter import mount_values
+from tidemill.flow.mounter import mount_values, rows_at_once
 from tidemill.flow.scan.ahead import Emit, read_ahead
 from tidemill.flow.scan.hold import reading
 from tidemill.flow.scan.parts import ScanPart
@@ -36,7 +36,9 @@ def read_part(part: ScanPart, aside: list[Undecodable] | None = None) -> Iterato
     Rows that cannot be decoded go to ``aside``; without it they are a RowUndecodableError.
     """
     nothing = pa.RecordBatch.from_pylist([], schema=arrow_schema(part.table))
-    for pairs in read_ahead(partial(_read, part)):
+    most = rows_at_once(part.table)
+    read = read_ahead(partial(_read, part))
+    for pairs in (some.slice(low, most) for some in read for low in range(0, len(some), most)):
         stamps = np.full(len(pairs), part.ts, np.uint64)
         if aside is not None:
             rows, bad = mount_or_set_aside(part.table, part.physical_id, _changes(pairs, stamps), part.zone)
