@@ -131,6 +131,8 @@ def test_a_sql_node_is_held_and_released(fault):
         (["split"], 2, "needs a key, or a region"),
         (["split", "--hex-key", "zz"], 2, "not a key in hex"),
         (["merge", "--region", "77"], 2, "there is no region 77"),
+        (["merge", "--region", "9" * 30], 2, "is too large to be an id"),
+        (["split", "--key", "\udcff"], 2, "--key is not UTF-8 text. Give such a key with --hex-key"),
         (["stop-store", "--store", "9"], 2, "there is no store 9"),
         (["kill-store", "--store", "1", "--for", "soon"], 2, "not a duration"),
         (["transfer-leader", "--region", "4"], 2, "--store"),

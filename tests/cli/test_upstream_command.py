@@ -154,6 +154,10 @@ def sql():
     [
         (["--load", "no-such-file.parquet"], 1, "no such file"),
         (["--load", __file__], 1, "not a readable Parquet file"),
+        (["--load", str(Path(__file__).parent)], 1, "it is a folder. Give the history.parquet in it"),
+        (["--load", str(HISTORY), "--replay", "nan"], 2, "--replay nan is no pace"),
+        (["--load", str(HISTORY), "--replay", "-1"], 2, "--replay -1 is no pace"),
+        (["--resolved-interval", "9" * 400], 2, "a year is the most"),
         (["--stores", "0"], 2, "choose 1 to 64"),
         (["--api-version", "3"], 2, "choose 1 or 2"),
         (["--log-level", "loud"], 2, "--log-level 'loud' is unknown"),

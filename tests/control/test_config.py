@@ -147,6 +147,7 @@ def test_a_dispatcher_may_have_its_old_name() -> None:
             r"line 5: 'filter.event-filters\[1\].ignore-events' is unknown. Did you mean .*ignore-event'",
         ),
         ("zzz = 1", "'zzz' is unknown. The reference page"),
+        ("filter = " + "[" * 5000, "its values are nested too deeply"),
         ("filter = 1", "line 1: 'filter' is a section, not a value"),
         ("[filter]\nevent-filters = 1", r"must be a list of tables. Write \[\[filter.event-filters\]\]"),
         ("[[filter.event-filters]]\nignore-sql = ['x']", r"event-filters\[0\]' lacks the key 'matcher'"),

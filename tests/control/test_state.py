@@ -63,7 +63,9 @@ def test_a_folder_of_somebody_else_is_refused_and_left_as_it_is(folder: DataDir)
     theirs.parent.mkdir(parents=True)
     theirs.write_text("years of work")
     folder.path.chmod(0o755)
-    with pytest.raises(DataDirError, match=r"holds 'scratch', which is not a changefeed's. Choose a folder that is emp"):
+    with pytest.raises(
+        DataDirError, match=r"holds 'scratch', which is not a changefeed's. Choose a folder that is emp"
+    ):
         folder.acquire()
     assert theirs.exists()
     assert rights(folder.path) == "0o755"

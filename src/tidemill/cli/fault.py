@@ -30,6 +30,7 @@ from tidemill.upstream.tls import context_of
 
 _PATH = "/tidemill/v1/faults/"
 _TIMEOUT_SECONDS = 30.0
+_LARGEST_ID = (1 << 63) - 1
 _WIDTH = 200  # of a table that is not on a terminal: nothing is cut off
 
 _security = ContextVar("security", default=PLAIN)  # given before the name of the fault
@@ -260,7 +261,13 @@ def release_schema(pd: Pd, node: Node, output: OutputFlag = Output.text) -> None
 
 def _ask(pd: str, name: str, **arguments: object) -> dict[str, Any]:
     """Do the fault; return its document. Arguments that are None are left out."""
-    body = orjson.dumps({key: value for key, value in arguments.items() if value is not None})
+    given = {key: value for key, value in arguments.items() if value is not None}
+    for flag, value in given.items():
+        if isinstance(value, int) and abs(value) > _LARGEST_ID:
+            raise UsageError(f"--{flag.replace('_', '-')} {value} is too large to be an id. List them first.")
+        if isinstance(value, str) and not value.isprintable() and _is_no_text(value):
+            raise UsageError(f"--{flag.replace('_', '-')} is not UTF-8 text. Give such a key with --hex-key.")
+    body = orjson.dumps(given)
     security = _security.get()
     address = parse_addresses(pd, security)[0]
     try:
@@ -282,6 +289,14 @@ def _ask(pd: str, name: str, **arguments: object) -> dict[str, Any]:
     except (OSError, http.client.HTTPException) as error:
         raise _no_upstream(address, str(error) or type(error).__name__) from error
     return _document(address, response.status, answer)
+
+
+def _is_no_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _connection(address: str, security: Security) -> http.client.HTTPConnection:

@@ -51,6 +51,8 @@ def parse_config(text: str, name: str = "the changefeed's file") -> ChangefeedCo
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"cannot read {name}: {error}. It must be TOML, as TiCDC's changefeed files are.") from error
+    except RecursionError:
+        raise ConfigError(f"cannot read {name}: its values are nested too deeply. Take some brackets out.") from None
     return _Reader(text, name).read(document)
 
 

@@ -98,6 +98,8 @@ def buffers(array: pa.LargeBinaryArray) -> tuple[Bytes, Ints]:
 
 
 def _read_table(path: Path) -> dict[str, pa.Array]:
+    if path.is_dir():  # of which Arrow would read every file below
+        raise HistoryCorruptError(f"cannot load history {path}: it is a folder. Give the history.parquet in it.")
     try:
         table = pq.read_table(path, memory_map=False)
     except FileNotFoundError as error:

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -140,6 +141,8 @@ class EmbeddedUpstream:
             raise UsageError(f"there is no API version {api_version}: choose 1 or 2")
         if replay is not None and load is None:
             raise UsageError("--replay needs a history: give one with --load")
+        if replay is not None and not 0 <= replay < inf:
+            raise UsageError(f"--replay {replay:g} is no pace: give how many times its own, or 0 for all speed")
         if sql_port is not None and replay is not None:
             raise UsageError(
                 "--sql-port does not go with --replay: what SQL writes and what the history wrote would take the same "
