@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz import met
 from tests.fuzz.mutate import ROUNDS, SEED
 
 ROOT = Path(__file__).parent.parent.parent
@@ -56,9 +57,11 @@ for loop in (element, word, copied):
 
 @pytest.mark.slow
 @pytest.mark.rounds
-def test_no_loop_leaves_its_arrays_whatever_it_reads() -> None:
-    done = _checked("-m", "pytest", "--tb=short", "-p", "no:xdist", *CASES, *PROPERTIES)
+def test_no_loop_leaves_its_arrays_whatever_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(met.VARIABLE, str(tmp_path / "unmet"))
+    done = _checked("-m", "pytest", "--tb=short", "-p", "no:xdist", "-p", met.__name__, *CASES, *PROPERTIES)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert (tmp_path / "unmet").read_text().split() == [], "compiled loops that no case here calls"
 
 
 def test_a_loop_that_leaves_its_array_is_noticed(tmp_path: Path) -> None:
