@@ -26,6 +26,11 @@ MOMENT = 1_772_360_100_000  # 2026-03-01 10:15:00 UTC
         pytest.param({"asOf": "1772360100000"}, "which is no TSO", id="milliseconds"),
         pytest.param({"startingTs": "-5"}, "startingTs is '-5'", id="below zero"),
         pytest.param({"startingTs": str(1 << 63)}, "which is no TSO", id="too big"),
+        pytest.param({"startingTs": "1772360100123456789"}, "like nanoseconds since 1970", id="nanoseconds"),
+        pytest.param({"startingTs": "9" * 5000}, "give a TSO such as", id="thousands of digits"),
+        pytest.param({"asOf": "0001-01-01T00:00:00+14:00"}, "at which no cluster runs", id="before all calendars"),
+        pytest.param({"asOf": "9999-12-31T23:59:59-14:00"}, "at which no cluster runs", id="after all calendars"),
+        pytest.param({"asOf": "1066-10-14"}, "at which no cluster runs", id="before all clusters"),
         pytest.param({"endingTs": "now"}, "endingTs needs a startingTs", id="an end alone"),
         pytest.param({"asOf": "now", "startingTs": "now"}, "give one or the other", id="table and changes"),
         pytest.param(

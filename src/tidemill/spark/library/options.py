@@ -12,10 +12,9 @@ from zoneinfo import ZoneInfo
 from tidemill.errors import UsageError
 from tidemill.flow.scan import Dates, TableName, parse_addresses
 from tidemill.model.security import PLAIN, Security
-from tidemill.model.ts import LOGICAL_BITS, Ts, compose
+from tidemill.model.ts import LEAST_TSO, Ts, compose, why_not_a_ts
 
 DAY_SECONDS = 86_400
-_LEAST_TSO = compose(1_000_000_000_000)  # 2001; below lie seconds and milliseconds since 1970
 _MOST_TSO = (1 << 63) - 1
 
 
@@ -157,14 +156,11 @@ def _moment(name: str, text: str, zone: tzinfo) -> Moment:
     text = text.strip()
     if text.lower() == "now":
         return Now.NOW
-    if re.fullmatch(r"\d+", text):
-        ts = int(text)
-        if not _LEAST_TSO <= ts <= _MOST_TSO:
-            raise UsageError(
-                f"the option {name} is {text}, which is no TSO: those are milliseconds since 1970 times "
-                f"2^{LOGICAL_BITS} and some. Give a time as '2026-03-01 10:15:00'."
-            )
-        return Ts(ts)
+    if re.fullmatch(r"[0-9]{1,30}", text):
+        reason = why_not_a_ts(int(text))
+        if reason is not None or int(text) > _MOST_TSO:
+            raise UsageError(f"the option {name} is {text}, which is no TSO: {reason or 'it is too large'}.")
+        return Ts(int(text))
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:
@@ -173,8 +169,11 @@ def _moment(name: str, text: str, zone: tzinfo) -> Moment:
             "'2026-03-01 10:15:00' or '2026-03-01T10:15:00+01:00', or 'now'."
         ) from error
     time = time if time.tzinfo is not None else time.replace(tzinfo=zone)
-    since = time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return compose(max(0, (since.days * DAY_SECONDS + since.seconds) * 1000 + since.microseconds // 1000))
+    since = time - datetime(1970, 1, 1, tzinfo=UTC)
+    ts = compose((since.days * DAY_SECONDS + since.seconds) * 1000 + since.microseconds // 1000)
+    if not LEAST_TSO <= ts <= _MOST_TSO:
+        raise UsageError(f"the option {name} is {text!r}, at which no cluster runs. Give a time after 2001.")
+    return ts
 
 
 def _columns(text: str) -> tuple[str, ...]:
