@@ -74,6 +74,7 @@ def _chained(error: Exception, cause: Exception) -> Exception:
         (sqlalchemy.exc.ProgrammingError("select secret", {}, sqlite3.ProgrammingError("no such table")), False),
         (PermissionError(13, "denied"), False),
         (ValueError("secret"), False),
+        (sqlalchemy.exc.NoSuchModuleError("secret"), False),
     ],
 )
 def test_what_passes_is_retried_and_the_rest_is_for_somebody_to_fix(error: Exception, is_retryable: bool) -> None:
@@ -81,6 +82,11 @@ def test_what_passes_is_retried_and_the_rest_is_for_somebody_to_fix(error: Excep
     assert found.retryable is is_retryable
     assert type(error).__name__ in str(found)
     assert "secret" not in str(found)
+
+
+def test_a_catalog_that_needs_other_software_is_said_to() -> None:
+    found = failures.translate("open the catalog", sqlalchemy.exc.NoSuchModuleError("secret"))
+    assert "no software for this kind of catalog is installed" in str(found)
 
 
 def test_a_catalog_that_is_away_passes(tmp_path: Path, unused_port: int) -> None:

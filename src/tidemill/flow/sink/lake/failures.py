@@ -28,9 +28,18 @@ _PASSING_ERRNOS: Final = frozenset(
 )  # fmt: skip
 
 
+_NOT_INSTALLED: Final = frozenset({"NotInstalledError", "NoSuchModuleError", "ModuleNotFoundError"})
+
+
 def translate(what: str, error: Exception) -> SinkError:
     """The error for a step that a catalog, its database or a store refused. Their texts may hold secrets or rows."""
-    found = f"cannot {what}: {type(error).__name__}. See that the catalog and the storage can be reached and written to"
+    name = type(error).__name__
+    if name in _NOT_INSTALLED:
+        return SinkError(
+            f"cannot {what}: no software for this kind of catalog is installed ({name}). Check 'catalog=' in the sink "
+            "URI, or install what it needs beside Tidemill, such as psycopg2 for postgresql+psycopg2://."
+        )
+    found = f"cannot {what}: {name}. See that the catalog and the storage can be reached and written to"
     if any(_is_passing(cause) for cause in _causes(error)):
         return SinkUnavailableError(f"{found}. Nothing is lost: the changefeed continues from its checkpoint.")
     return SinkError(f"{found}, then start again; nothing is lost.")
