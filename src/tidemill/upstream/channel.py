@@ -1,5 +1,6 @@
 """How we dial PD and TiKV: one set of transport settings, with or without TLS."""
 
+import os
 from collections.abc import Sequence
 
 import grpc
@@ -30,6 +31,7 @@ OPTIONS: Sequence[tuple[str, int]] = (
 
 def open_channel(address: str, security: Security = PLAIN) -> grpc.aio.Channel:
     """A channel to ``host:port``. Nothing is dialled before the first call."""
+    _keep_poller()
     if not security.is_tls:
         return grpc.aio.insecure_channel(address, options=OPTIONS)
     context_of(security)  # says which file cannot be used, where gRPC would only not connect
@@ -39,3 +41,15 @@ def open_channel(address: str, security: Security = PLAIN) -> grpc.aio.Channel:
         certificate_chain=read_pem(security.cert_path) if security.cert_path else None,
     )
     return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+
+
+_kept_in = 0  # the process whose poller is kept
+
+
+def _keep_poller() -> None:
+    """Let gRPC's poller live as long as the process. It would end with the last channel, under event loops of other
+    threads that still listen to it, which then tell of a bad file descriptor on stderr. A fork has none yet."""
+    global _kept_in
+    if _kept_in != os.getpid():
+        _kept_in = os.getpid()
+        grpc.aio.init_grpc_aio()
