@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Protocol
 import pytest
 
 from tests.flow.encoder.samples import COMMIT_TS, FIRST, ITEM, rows_of
-from tests.flow.sink.folders import DIGITS, QuickFiles, config_for, messages, write_batch
+from tests.flow.sink.folders import DIGITS, QuickFiles, config_for, ddl, messages, write_batch
 from tidemill.errors import SinkError, SinkUnavailableError, SupersededError
 from tidemill.flow.sink import FileSink, SinkConfig, named, write_files
 from tidemill.flow.sink.lake import LakeOptions, parse_lake_uri, write_rows
@@ -298,6 +298,40 @@ def test_another_ones_folder_is_refused_by_name(tmp_path: Path, cluster_id: int,
         ParquetSink(parquet_options(tmp_path / "parquet", changefeed, cluster_id), None, start_ts=Ts(1))
 
 
+def test_a_folder_within_another_changefeeds_is_left_alone_by_that(tmp_path: Path) -> None:
+    """It holds names of the same form, which the other would take for what an unfinished batch has left."""
+    inner = FileSink(named_config(tmp_path / "outer/inner/files", "inner"), None)
+    receipt = write_files(inner.target(ITEM, 108, Ts(COMMIT_TS)), iter([messages((COMMIT_TS, "a\n"))]))
+    inner.commit(Ts(COMMIT_TS), [receipt])  # and no index tells of it yet
+    lake = ParquetSink(parquet_options(tmp_path / "outer/inner/parquet", "lake"), None, start_ts=Ts(1))
+    lake.recover()
+    Parquet().write(lake, COMMIT_TS, range(1), lambda: Stepping(tmp_path / "outer/inner/parquet", lambda _: None))()
+    (tmp_path / "outer/inner/files/.metadata.00000000.tmp").write_text("")  # is being written
+    before = sorted(p for p in tmp_path.rglob("*") if p.is_file())
+    files = FileSink(named_config(tmp_path / "outer", "outer"), None)
+    files.recover()
+    (tmp_path / "outer/.owner").unlink()
+    ParquetSink(parquet_options(tmp_path / "outer", "outer"), None, start_ts=Ts(1)).recover()
+    assert set(before) <= set(tmp_path.rglob("*"))
+
+
+def test_a_new_changefeed_is_refused_a_folder_within_another_ones(tmp_path: Path) -> None:
+    FileSink(named_config(tmp_path / "outer", "orders"), None).recover()
+    (tmp_path / "link").symlink_to(tmp_path / "outer/a")
+    (tmp_path / "outer/a").mkdir()
+    says = r"lies within .*/outer, which belongs to changefeed 'orders' of cluster 7.*Choose a folder outside"
+    for place in ("outer/a", "outer/a/b", "link/b"):
+        with pytest.raises(SinkError, match=says):
+            FileSink(named_config(tmp_path / place, "second"), None)
+        with pytest.raises(SinkError, match=says):
+            ParquetSink(parquet_options(tmp_path / place, "second"), None, start_ts=Ts(1))
+    FileSink(named_config(tmp_path / "outer-2", "second"), None).recover()
+    (tmp_path / "outer/.owner").rename(tmp_path / "away")
+    FileSink(named_config(tmp_path / "outer/a", "second"), None).recover()
+    (tmp_path / "away").rename(tmp_path / "outer/.owner")
+    FileSink(named_config(tmp_path / "outer/a", "second"), {"format": 1, "folders": {}}).recover()  # it was there first
+
+
 def test_a_changefeed_finds_its_own_folder_again(tmp_path: Path) -> None:
     for state in (None, {"format": 1, "folders": {}}):
         FileSink(named_config(tmp_path / "files", "orders"), state).recover()
@@ -309,9 +343,18 @@ def test_a_driver_that_was_replaced_commits_nothing_and_recovers_nothing(tmp_pat
     first.recover()
     second = FileSink(named_config(tmp_path, "orders"), None)
     second.recover()
-    for step in (lambda: first.commit(Ts(10), []), first.recover):
+    second.publish(Ts(10))
+    steps = (
+        lambda: first.commit(Ts(9), []),
+        lambda: first.publish(Ts(9)),
+        lambda: first.ddl(ddl(9, ITEM)),
+        first.recover,
+    )
+    for step in steps:
         with pytest.raises(SupersededError, match="another process, writes there now"):
             step()
+    assert json.loads((tmp_path / "metadata").read_text()) == {"checkpoint-ts": 10}
+    assert not (tmp_path / "shop").exists()
     second.commit(Ts(10), [])
 
 

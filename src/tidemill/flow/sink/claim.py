@@ -68,7 +68,7 @@ class Claim:
         """Raises SupersededError if another driver has taken the folder over meanwhile."""
         if not self._begun:
             return
-        mark = self._read()
+        mark = _parsed(self._files.read(layout.OWNER))
         if mark is None:
             raise SinkError(
                 f"cannot continue in {self._files.root}: its file {layout.OWNER} is gone. Bring the folder back (is "
@@ -78,7 +78,9 @@ class Claim:
             raise superseded(str(self._files.root))
 
     def _check_identity(self) -> bool:
-        mark = self._read()
+        mark = _parsed(self._files.read(layout.OWNER))
+        if mark is None:
+            self._check_around()
         if mark is None or not mark.changefeed:
             return False
         found = Identity(mark.cluster, mark.changefeed)
@@ -90,14 +92,25 @@ class Claim:
             )
         return True
 
-    def _read(self) -> _Mark | None:
-        content = self._files.read(layout.OWNER)
-        if content is None:
-            return None
-        try:
-            return _Mark(**{name: str(text) for name, text in orjson.loads(content).items()})
-        except (ValueError, TypeError, AttributeError):
-            return _Mark()  # of a version that named nobody
+    def _check_around(self) -> None:
+        """A folder that nobody has yet must not lie within another changefeed's: there it may be a database's."""
+        for folder, content in self._files.around(layout.OWNER):
+            mark = _parsed(content)
+            if mark is not None and mark.changefeed:
+                raise SinkError(
+                    f"{self._files.root} lies within {folder}, which belongs to "
+                    f"{Identity(mark.cluster, mark.changefeed)}: each would take the other's files for its own. Choose "
+                    "a folder outside of it."
+                )
+
+
+def _parsed(content: bytes | None) -> _Mark | None:
+    if content is None:
+        return None
+    try:
+        return _Mark(**{name: str(text) for name, text in orjson.loads(content).items()})
+    except (ValueError, TypeError, AttributeError):
+        return _Mark()  # of a version that named nobody
 
 
 def check_start(place: str, checkpoint_ts: int, start_ts: Ts) -> None:

@@ -21,6 +21,7 @@ from tidemill.errors import SinkError, SinkUnavailableError, SupersededError
 
 TEMPORARY = ".tmp"  # ends the name of a file that is being written; readers look for .json and .csv
 STAGING = ".tidemill"  # below the root: a folder per generation for what is being written
+OWNER = ".owner"  # at the root: whose folder it is (``claim``)
 _GONE = ".gone"  # ends the name of the folder of a generation that has ended
 
 
@@ -128,11 +129,22 @@ class DurableFiles:
             raise _translate("list", self.root / path, error) from error
 
     def walk(self) -> Iterator[tuple[str, list[str]]]:
-        """(folder, its files) of the whole tree, without ``STAGING``. Raises where a folder cannot be read."""
+        """(folder, its files) of the whole tree, without ``STAGING``, and without folders below that have an ``OWNER``
+        of their own. Raises where a folder cannot be read."""
         for folder, folders, files in os.walk(self.root, onerror=_raise_walk_error):
-            if folder == str(self.root) and STAGING in folders:
-                folders.remove(STAGING)
+            if folder == str(self.root):
+                folders[:] = [name for name in folders if name != STAGING]
+            elif OWNER in files:
+                folders.clear()
+                continue
             yield os.path.relpath(folder, self.root), files
+
+    def around(self, name: str) -> Iterator[tuple[str, bytes]]:
+        """Of each folder that the root lies in, and that has a file of this name: the folder, and what the file says.
+        One that we may not read is nobody's, as far as we can tell."""
+        for folder in self.root.resolve().parents:
+            with suppress(OSError):
+                yield str(folder), (folder / name).read_bytes()
 
     # The steps. A test overrides them to stop after any one.
 

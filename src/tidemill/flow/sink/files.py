@@ -177,12 +177,14 @@ class FileSink:
 
     def publish(self, checkpoint_ts: Ts) -> None:
         """Tell readers: all up to ``checkpoint_ts`` is there. To be called when the state is durable."""
+        self._claim.check()
         self._publish_indexes()
         self._replace(layout.METADATA, orjson.dumps({"checkpoint-ts": checkpoint_ts}))
 
     def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
         """Write the schema file or files of a DDL, and the rows of a table that has just got its key: no change tells
         of them. May be called again for the same one."""
+        self._claim.check()
         for file in self._schema_files(event):
             folder = layout.schema_folder(file.schema, file.table)
             self._files.make_folder(folder)

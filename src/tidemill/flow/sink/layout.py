@@ -12,13 +12,13 @@ metadata                                                             the checkpo
 import re
 from datetime import datetime, tzinfo
 
+from tidemill.flow.sink.durable import OWNER as OWNER
 from tidemill.flow.sink.durable import STAGING
 from tidemill.flow.sink.uri import DateSeparator
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, physical_ms
 
 METADATA = "metadata"
-OWNER = ".owner"
 _DATA_FILE = re.compile(r"CDC(\d{6,20})\.(?:json|csv)")
 _DATE_FORMATS = {DateSeparator.YEAR: "%Y", DateSeparator.MONTH: "%Y-%m", DateSeparator.DAY: "%Y-%m-%d"}
 

@@ -18,7 +18,7 @@ seen to be the current one: what a driver that was superseded still writes, its 
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +27,7 @@ import orjson
 
 from tidemill.errors import SinkError, SinkUnavailableError, TidemillError
 from tidemill.flow.sink import s3
-from tidemill.flow.sink.durable import STAGING, superseded
+from tidemill.flow.sink.durable import OWNER, STAGING, superseded
 
 if TYPE_CHECKING:
     from tidemill.flow.sink.storage import StorageOptions
@@ -146,7 +146,8 @@ class ObjectFiles:
         return [name for name in found if name]
 
     def walk(self) -> Iterator[tuple[str, list[str]]]:
-        """(folder, its files) of everything below the root, without ``STAGING``."""
+        """(folder, its files) of everything below the root, without ``STAGING``, and without what lies below another
+        ``OWNER``."""
         found: dict[str, list[str]] = {}
         start = f"{self._prefix}/" if self._prefix else ""
         for page in self._pages(start):
@@ -154,7 +155,26 @@ class ObjectFiles:
                 folder, _, name = item["Key"][len(start) :].rpartition("/")
                 if name and folder.split("/")[0] != STAGING:
                     found.setdefault(folder or ".", []).append(name)
-        yield from sorted(found.items())
+        others = {f"{folder}/" for folder, names in found.items() if OWNER in names and folder != "."}
+        for folder, names in sorted(found.items()):
+            if not any(f"{folder}/".startswith(other) for other in others):
+                yield folder, names
+
+    def around(self, name: str) -> Iterator[tuple[str, bytes]]:
+        """Of each prefix that the root lies in, and that has an object of this name: the prefix, and what the object
+        says. Where we have no rights there is nobody, as far as we can tell."""
+        above = self._prefix.split("/")[:-1] if self._prefix else []
+        for levels in range(len(above), -1 if self._prefix else 0, -1):
+            prefix = "/".join(above[:levels])
+            outer = ObjectFiles(replace(self._options, root=f"{self._bucket}/{prefix}".rstrip("/")))
+            try:
+                found = outer.read(name)
+            except SinkUnavailableError:
+                raise
+            except SinkError:
+                continue
+            if found is not None:
+                yield outer.root, found
 
     def check_access(self) -> None:
         """Raises SinkError unless objects can be written and removed again below the root, and conditions hold."""

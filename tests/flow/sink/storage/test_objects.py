@@ -9,6 +9,7 @@ from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnec
 
 from tests.flow.sink.storage.buckets import Bucket, bucket
 from tidemill.errors import SinkError, SupersededError
+from tidemill.flow.sink import FileSink, SinkConfig, named, read_sink_uri
 from tidemill.flow.sink import s3 as client_of
 from tidemill.flow.sink.objects import PART_BYTES, ObjectFiles
 from tidemill.flow.sink.storage import parse_storage
@@ -220,6 +221,30 @@ def test_a_large_object_is_sent_in_parts_while_it_is_made(name: str, mib: int, p
     assert size == mib * MIB
     assert most_held <= 2 * PART_BYTES
     assert client.head_object(Bucket="lake", Key=f"{options.root.partition('/')[2]}/x")["ContentLength"] == mib * MIB
+
+
+def test_what_lies_within_another_changefeeds_prefix_is_left_alone_and_refused(place: str) -> None:
+    def named_at(where: str, changefeed: str) -> SinkConfig:
+        uri, _, parameters = place.partition("?")
+        config = named(read_sink_uri(f"{uri}{where}?protocol=canal-json&{parameters}"), changefeed, 7)
+        assert isinstance(config, SinkConfig)
+        return config
+
+    def opened(where: str, changefeed: str) -> FileSink:
+        config = named_at(where, changefeed)
+        return FileSink(config, None, storage=config.storage)
+
+    inner = opened("/a/inner", "inner")
+    inner.recover()
+    inner._files.write("shop/t/1/CDC000001.json", [b"1"])  # of a batch whose index is not written yet
+    opened("/a", "outer").recover()
+    opened("/a-2", "second").recover()
+    assert inner._files.read("shop/t/1/CDC000001.json") == b"1"
+    inner.recover()
+    assert inner._files.read("shop/t/1/CDC000001.json") is None
+    says = r"/a/b lies within s3://lake/.*/a, which belongs to changefeed 'outer' of cluster 7"
+    with pytest.raises(SinkError, match=says):
+        opened("/a/b", "third")
 
 
 def test_an_outage_is_told_from_a_refusal(place: str, s3: Bucket) -> None:
