@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.flow.test_intake import PATIENCE_SECONDS, Feed, feeding
 from tidemill.clock import SYSTEM_CLOCK, SystemClock
 from tidemill.control.state import ChangefeedState
 from tidemill.errors import DataDirError, SinkUnavailableError, SupersededError
+from tidemill.flow.deadletter import Undecodable, read_quarantine
 from tidemill.flow.sink import BlackholeSink, BlackholeTarget, Receipt
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.table import TableInfo
@@ -358,5 +360,69 @@ def test_readers_are_not_told_of_a_ddls_rows_whose_state_is_not_saved(
         sink.altering.open()
         await saved.wait()
         assert sink.did[:2] == ["ddl", "save"]
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_batch_is_not_taken_back_before_the_state_that_tells_of_a_ddls_rows_is_saved(
+    play: Callable[..., None], session: SqlSession, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    """A file sink that recovers tells readers of all that it has taken. ``is_full``: the state cannot be saved."""
+
+    async def story(feed: Feed, sink: GatedSink) -> None:
+        processor = feed.processor
+        await processor.commit(0, await begin(feed), [ROW])
+        save, saved = processor._data_dir.save, asyncio.Event()
+
+        def saving(state: ChangefeedState) -> None:
+            processor._sink_thread.submit(int).result()  # whatever waits there has been done now
+            sink.did.append("save")
+            saved.set()
+            if is_full:
+                raise DataDirError("the disk is full. Free some space.")
+            save(state)
+
+        sink.altering.shut()
+        await asyncio.to_thread(session.execute, f"create table shop.t{next(_ids)} (id int primary key)")
+        await asyncio.to_thread(sink.altering.reached.wait, PATIENCE_SECONDS)
+        monkeypatch.setattr(processor._data_dir, "save", saving)
+        del sink.did[:]
+        taking_back = asyncio.create_task(processor.begin_again())  # Spark has died meanwhile
+        for _ in range(10):  # who takes it back asks the sink now, if at all
+            await asyncio.sleep(0)
+        sink.altering.open()
+        await saved.wait()
+        if is_full:
+            with pytest.raises(DataDirError):
+                await taking_back
+            assert sink.did == ["ddl", "save"]
+        else:
+            await taking_back
+            assert sink.did[:2] == ["ddl", "save"]
+            assert "recover" in sink.did
+
+    play(story)
+
+
+def test_a_row_that_was_put_aside_stands_there_once_when_its_batch_comes_again_cut_elsewhere(
+    play: Callable[..., None], session: SqlSession
+) -> None:
+    async def story(feed: Feed, sink: GatedSink) -> None:
+        processor = feed.processor
+        bad = Undecodable("shop.t", 1, b"k", 1, 2, b"", b"", None, "it makes no sense")
+        receipt = replace(ROW, aside=(bad,))
+        sink.refusals = {"commit": 1}
+        first_ts = await begin(feed)
+        with pytest.raises(SinkUnavailableError):
+            await processor.commit(0, first_ts, [receipt])
+        await processor.begin_again()
+        await asyncio.to_thread(insert, session)
+        to_ts = await begin(feed)
+        while to_ts == first_ts:
+            await processor.begin_again()
+            to_ts = await begin(feed)
+        await processor.commit(processor.generation, to_ts, [receipt])
+        assert list(read_quarantine(processor._data_dir.undecodable)) == [bad]
 
     play(story)

@@ -39,7 +39,7 @@ from tidemill.control.progress import (
 from tidemill.control.retries import pause_seconds
 from tidemill.control.state import ChangefeedState, DataDir
 from tidemill.errors import DataDirError, InvariantError, SinkError, SupersededError
-from tidemill.flow.deadletter import quarantine
+from tidemill.flow.deadletter import forget_after, quarantine
 from tidemill.flow.filter import ColumnSelector, DdlFilter, LeftOut, TableFilter
 from tidemill.flow.hot import LEAST_BYTES, share_hot
 from tidemill.flow.intake import FEW_READINGS, Intake
@@ -269,7 +269,7 @@ class Processor:
         async with self._ending:
             self._check_current(generation)
             generation = self._end_generation()
-            await self._in_sink(self._sink.recover)
+            await self._take_back()
             self.progress = replace(self.progress, in_flight_ts=None)
             if to_ts <= self.progress.checkpoint_ts:
                 return generation, []
@@ -288,9 +288,18 @@ class Processor:
                 self.note_trouble(trouble)
                 self._attempts += 1
                 await self._clock.sleep(pause_seconds(self._attempts))
-            await self._wait_out(partial(self._in_sink, self._sink.recover))
+            await self._wait_out(self._take_back)
             self.progress = replace(self.progress, in_flight_ts=None)
         self._turn()
+
+    async def _take_back(self) -> None:
+        """What was written of batches that were not committed. Not while the sink has taken something, be it of a DDL,
+        that no state tells of yet: it would tell readers."""
+        async with self._saving:
+            if self._unsaved is not None:
+                raise self._unsaved
+            await self._in_sink(self._sink.recover)
+            forget_after(self._data_dir.undecodable, self.progress.checkpoint_ts)
 
     def _end_generation(self) -> int:
         """Before anything is taken back. Until it has been, the batch stands in the way of all others."""
