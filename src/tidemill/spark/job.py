@@ -3,7 +3,8 @@
     source (groups of units) ─► mapInArrow: the fused pipeline ─► receipts ─► driver ─► Processor.commit
 
 A query belongs to one generation of the processor. With every group goes the end of its batch, which comes back with
-the receipts, so that what is committed is the batch that was written, or nothing.
+the receipts, so that what is committed is the batch that was written, or nothing. A task runs once: a second attempt of
+Spark's would write beside the first, in the same generation, so it fails the batch instead.
 
 What is durable is known to the processor's state alone. Spark's own checkpoint lasts as long as the process: a
 query that starts again begins at the changefeed's checkpoint, and what an unfinished batch had left downstream
@@ -20,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -178,6 +180,12 @@ def _result(outcome: object) -> pa.RecordBatch:
 
 
 def _run_group(blob: bytes) -> list[Receipt] | TidemillError:
+    task = TaskContext.get()
+    if task is not None and task.attemptNumber() > 0:
+        return EngineError(
+            "Spark ran a task again by itself, since it had lost the executor of the first attempt, which may still be "
+            "writing. Nothing is lost: the batch is taken back, so that nothing of that one counts, and begun again."
+        )
     pipeline, units = pickle.loads(blob)
     try:
         return [pipeline.process(unit) for unit in units]

@@ -179,7 +179,10 @@ def _settings(master: str, scratch: Path, name: str) -> dict[str, str]:
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "4",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+        # A task is never run again within its batch: the first attempt may still be writing (``job``).
         "spark.task.maxFailures": "1",
+        "spark.stage.maxConsecutiveAttempts": "1",
+        "spark.speculation": "false",
     }
 
 
