@@ -379,6 +379,28 @@ def test_a_new_changefeed_continues_a_folder_exactly_at_its_checkpoint(
     ParquetSink(parquet, None, start_ts=Ts(10)).recover()
 
 
+@pytest.mark.parametrize("sink_of", [FileSink, ParquetSink])
+def test_a_changefeed_whose_state_was_lost_starts_where_its_folder_ends(sink_of: Any, tmp_path: Path) -> None:
+    """Its data-dir still has the id under which the folder knows it. One that has its state may be ahead of it: its
+    checkpoint is saved before it is told, and without a row there is no state of the sink."""
+    options = named_config(tmp_path, "orders") if sink_of is FileSink else parquet_options(tmp_path, "orders")
+    sink_of(options, None, start_ts=Ts(5)).recover()
+    again = sink_of(options, None, start_ts=Ts(6))  # it was killed before it had saved anything
+    again.recover()
+    again.publish(Ts(10))
+    with pytest.raises(SinkError, match="the changes in between would be missing"):
+        sink_of(options, None, start_ts=Ts(12))
+    sink_of(options, None, start_ts=Ts(10)).recover()
+    sink_of(options, None, start_ts=Ts(12), is_resumed=True).recover()
+
+
+def test_a_folder_whose_checkpoint_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    for content in (b"", b"{}", b'{"checkpoint-ts": "soon"}', b'{"checkpoint'):
+        (tmp_path / "metadata").write_bytes(content)
+        with pytest.raises(SinkError, match=r"cannot tell how far .*its file metadata names no.*Restore it, or choose an empty folder"):
+            FileSink(config_for(tmp_path), None, start_ts=Ts(5))
+
+
 def test_no_database_shares_a_folder_with_what_is_ours() -> None:
     assert [folder_name(name) for name in (".tidemill", ".owner", "tidemill")] == [
         "%2Etidemill",

@@ -141,14 +141,25 @@ def open_sink(
 ) -> Sink:
     """Runs on the driver. ``state`` is what the sink's ``commit`` returned last; None for a new changefeed.
     ``rescan`` reads a table anew where a DDL has changed rows, or brought them back, unseen. ``written_ts`` is the
-    last commit-ts of which an earlier run may have written changes; None if there was none."""
+    last commit-ts of which an earlier run may have written changes; None if there was none: then the sink's place
+    must be empty, or end exactly at ``start_ts``."""
     match options:
         case mysql.MysqlOptions():
             return mysql.MysqlSink(options, state, start_ts=start_ts, zone=zone, rescan=rescan, written_ts=written_ts)
         case lake.LakeOptions():
-            return _open_lake(options, state, start_ts, zone, rescan)
+            return _open_lake(
+                options, state, start_ts=start_ts, zone=zone, rescan=rescan, is_resumed=written_ts is not None
+            )
         case SinkConfig(scheme=Scheme.FILE):
-            return FileSink(options, state, start_ts=start_ts, zone=zone, storage=options.storage, rescan=rescan)
+            return FileSink(
+                options,
+                state,
+                start_ts=start_ts,
+                zone=zone,
+                storage=options.storage,
+                rescan=rescan,
+                is_resumed=written_ts is not None,
+            )
         case SinkConfig(scheme=Scheme.BLACKHOLE):
             return BlackholeSink(state)
     raise InvariantError(f"no sink for {options.safe_uri}")
@@ -172,23 +183,21 @@ def write(target: Target, rows: Iterator[RowBatch | LargeRows], encode: Encode) 
             return lake.write_rows(target, flat(rows))
 
 
-def _open_lake(
-    options: lake.LakeOptions, state: Mapping[str, Any] | None, start_ts: Ts | None, zone: tzinfo, rescan: Rescan | None
-) -> Sink:
+def _open_lake(options: lake.LakeOptions, state: Mapping[str, Any] | None, **more: Any) -> Sink:
     # Each brings a library of its own, which nobody else should have to wait for.
     match options.kind:
         case lake.LakeKind.ICEBERG:
             from tidemill.flow.sink.lake.iceberg import IcebergSink
 
-            return IcebergSink(options, state, start_ts=start_ts, zone=zone, rescan=rescan)
+            return IcebergSink(options, state, **more)
         case lake.LakeKind.DELTA:
             from tidemill.flow.sink.lake.delta import DeltaSink
 
-            return DeltaSink(options, state, start_ts=start_ts, zone=zone, rescan=rescan)
+            return DeltaSink(options, state, **more)
         case lake.LakeKind.PARQUET:
             from tidemill.flow.sink.parquet import ParquetSink
 
-            return ParquetSink(options, state, start_ts=start_ts, zone=zone, rescan=rescan)
+            return ParquetSink(options, state, **more)
 
 
 def _bucket(uri: str) -> SinkConfig:

@@ -94,9 +94,11 @@ class FileSink:
         storage: StorageOptions | None = None,
         files: Files | None = None,
         rescan: Rescan | None = None,
+        is_resumed: bool = False,
     ) -> None:
-        """``state`` is what ``commit`` returned last, None for a new changefeed. ``storage`` is where the files go, if
-        not to the local folder that ``config`` names.
+        """``state`` is what ``commit`` returned last, None if there is none. ``storage`` is where the files go, if
+        not to the local folder that ``config`` names. ``is_resumed``: the changefeed has run before, and ``start_ts``
+        is the checkpoint that it saved.
 
         A new changefeed is refused another one's folder, and one whose metadata names another
         checkpoint than ``start_ts``. ``zone`` names date folders. Without ``rescan`` rows that were there
@@ -115,7 +117,7 @@ class FileSink:
         self._claim = Claim(self._files, Identity(config.cluster_id, config.changefeed))
         published_ts = self._published_ts() if state is None else 0
         # Our own, without rows yet: a checkpoint is saved before it is published, so it may lie above.
-        is_continued = self._claim.was_ours and start_ts is not None and published_ts <= start_ts
+        is_continued = is_resumed and self._claim.was_ours and start_ts is not None and published_ts <= start_ts
         if start_ts is not None and not is_continued:
             check_start(str(self._files.root), published_ts, start_ts)
 
@@ -272,10 +274,15 @@ class FileSink:
     def _published_ts(self) -> int:
         """The checkpoint that readers have been told; 0 if there is none."""
         content = self._files.read(layout.METADATA)
-        try:
-            return int(orjson.loads(content)["checkpoint-ts"]) if content else 0
-        except (ValueError, KeyError, TypeError):
+        if content is None:
             return 0
+        try:
+            return int(orjson.loads(content)["checkpoint-ts"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SinkError(
+                f"cannot tell how far the changes in {self._files.root} go: its file {layout.METADATA} names no "
+                "checkpoint-ts. Restore it, or choose an empty folder."
+            ) from error
 
 
 class _Cutter:

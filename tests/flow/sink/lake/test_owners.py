@@ -116,7 +116,7 @@ def test_a_changefeed_without_rows_yet_continues_behind_the_checkpoint_that_it_h
     replay = Replay("types", "delta", tmp_path / "lake")
     told = replay.history.end_ts - 1
     replay.sink.publish(Ts(told))
-    type(replay.sink)(replay.options, None, start_ts=Ts(told + 1)).recover()
+    type(replay.sink)(replay.options, None, start_ts=Ts(told + 1), is_resumed=True).recover()
 
 
 # Drivers.

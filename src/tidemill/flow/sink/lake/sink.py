@@ -109,7 +109,10 @@ class LakeSink(ABC):
         zone: tzinfo = UTC,
         rescan: Rescan | None = None,
         files: Files | None = None,
+        is_resumed: bool = False,
     ) -> None:
+        """``is_resumed``: the changefeed has run before, and ``start_ts`` is the checkpoint that it saved; there may
+        be no ``state`` all the same, for want of rows."""
         self._options = options
         self._files = open_place(options.storage, is_new=state is None) if files is None else files
         self._rescan = rescan
@@ -117,7 +120,7 @@ class LakeSink(ABC):
         self._journal = self._read_journal()
         self._claim = Claim(self._files, Identity(options.cluster_id, options.changefeed))
         if state is None and start_ts is not None:
-            self._check_unused(start_ts)  # after the owner: no start-ts would fit another one's lake
+            self._check_unused(start_ts, is_resumed)  # after the owner: no start-ts would fit another one's lake
         self._generation = ""
         self._backend = self.open_backend(zone)
         self._stamps: dict[str, Stamps] = {}
@@ -453,10 +456,11 @@ class LakeSink(ABC):
         self._files.write(path, [content])
         self._files.sync_folder(folder)
 
-    def _check_unused(self, start_ts: Ts) -> None:
+    def _check_unused(self, start_ts: Ts, is_resumed: bool) -> None:
         told = orjson.loads(self._files.read(CHECKPOINT) or b"{}")
         checkpoint = int(told.get("checkpoint-ts", 0))
-        if told.get("id", "") == self._options.changefeed_id != "" and checkpoint <= start_ts:
+        is_ours = told.get("id", "") == self._options.changefeed_id != ""
+        if is_resumed and is_ours and checkpoint <= start_ts:
             return  # our own, which had no rows yet; its checkpoint is saved before it is told here
         check_start(self._options.storage.shown, checkpoint, start_ts)
 
