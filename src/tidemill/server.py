@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
@@ -353,7 +354,9 @@ class Changefeed:
         written_ts = await pd.get_ts() if self._is_begun else None
 
         async def opened() -> Sink:
-            sink = self._sink = self._open_sink(
+            # Beside the loop: a bucket or a catalog that does not answer is waited for within the call.
+            sink = self._sink = await asyncio.to_thread(
+                self._open_sink,
                 target,
                 state.sink_state,
                 start_ts=state.checkpoint_ts,
@@ -395,7 +398,7 @@ class Changefeed:
             selector = ColumnSelector(options.config)
             copy = InitialCopy(pd, schema, wanted, sink, self._traits, selector, state, self._data_dir, self._zone)
             await copy.plan()
-            await asyncio.to_thread(copy.make_tables)
+            await wait_out(partial(asyncio.to_thread, copy.make_tables), _say_that_the_sink_is_away)
         return _Upstream(
             pd,
             Puller(pd, processor, spill=self._data_dir.scratch),
