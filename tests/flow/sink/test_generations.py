@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Protocol
 import pytest
 
 from tests.flow.encoder.samples import COMMIT_TS, FIRST, ITEM, rows_of
-from tests.flow.sink.folders import DIGITS, QuickFiles, config_for, ddl, messages, write_batch
+from tests.flow.sink.folders import DIGITS, QuickFiles, config_for, data, ddl, messages, write_batch
 from tidemill.errors import SinkError, SinkUnavailableError, SupersededError
 from tidemill.flow.sink import FileSink, SinkConfig, named, write_files
 from tidemill.flow.sink.lake import LakeOptions, parse_lake_uri, write_rows
@@ -332,6 +332,29 @@ def test_a_new_changefeed_is_refused_a_folder_within_another_ones(tmp_path: Path
     FileSink(named_config(tmp_path / "outer/a", "second"), {"format": 1, "folders": {}}).recover()  # it was there first
 
 
+def test_of_two_changefeeds_that_found_a_folder_empty_the_first_to_begin_has_it(tmp_path: Path) -> None:
+    first, second = (FileSink(named_config(tmp_path, name), None) for name in ("orders", "orders-2"))
+    first.recover()
+    with pytest.raises(
+        SinkError, match="belongs to changefeed 'orders' of cluster 7, and this is changefeed 'orders-2"
+    ):
+        second.recover()
+    first.commit(Ts(10), [])
+
+
+def test_a_state_from_before_what_the_folder_holds_is_refused(tmp_path: Path) -> None:
+    """A data-dir was brought back from a copy. What came since is in the folder, and would be there twice."""
+    sink = FileSink(named_config(tmp_path, "orders"), None, start_ts=Ts(5))
+    old = write_batch(sink, 10, messages((10, "a\n")))
+    new = write_batch(sink, 20, messages((20, "b\n")))
+    before = data(tmp_path)
+    with pytest.raises(SinkError, match=r"holds changes up to .*\(ts 20\).*state .* only up to .*\(ts 10\)"):
+        FileSink(named_config(tmp_path, "orders"), old, start_ts=Ts(10), is_resumed=True)
+    for checkpoint_ts in (20, 30):  # it is saved before it is told
+        FileSink(named_config(tmp_path, "orders"), new, start_ts=Ts(checkpoint_ts), is_resumed=True).recover()
+    assert data(tmp_path) == before
+
+
 def test_a_changefeed_finds_its_own_folder_again(tmp_path: Path) -> None:
     for state in (None, {"format": 1, "folders": {}}):
         FileSink(named_config(tmp_path / "files", "orders"), state).recover()
@@ -397,8 +420,11 @@ def test_a_changefeed_whose_state_was_lost_starts_where_its_folder_ends(sink_of:
 def test_a_folder_whose_checkpoint_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     for content in (b"", b"{}", b'{"checkpoint-ts": "soon"}', b'{"checkpoint'):
         (tmp_path / "metadata").write_bytes(content)
-        with pytest.raises(SinkError, match=r"cannot tell how far .*its file metadata names no.*Restore it, or choose an empty folder"):
+        with pytest.raises(
+            SinkError, match=r"cannot tell how far .*its file metadata names no.*Restore it, or choose an empty folder"
+        ):
             FileSink(config_for(tmp_path), None, start_ts=Ts(5))
+        FileSink(config_for(tmp_path), {"format": 1, "folders": {}}, start_ts=Ts(5))  # which goes by its own state
 
 
 def test_no_database_shares_a_folder_with_what_is_ours() -> None:

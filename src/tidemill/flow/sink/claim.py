@@ -55,6 +55,8 @@ class Claim:
     def begin(self) -> str:
         """Begin a generation: when this returns, no task of an earlier one can publish anything any more."""
         self.check()
+        if not self._begun:
+            self._check_identity()  # once more: somebody may have come since we looked
         generation = secrets.token_hex(8)
         self._begun.add(generation)
         mark = _Mark(self._identity.cluster, self._identity.changefeed, generation)
@@ -111,6 +113,16 @@ def _parsed(content: bytes | None) -> _Mark | None:
         return _Mark(**{name: str(text) for name, text in orjson.loads(content).items()})
     except (ValueError, TypeError, AttributeError):
         return _Mark()  # of a version that named nobody
+
+
+def check_saved(place: str, checkpoint_ts: int, saved_ts: Ts) -> None:
+    """Refuse a changefeed whose state is older than what it has told readers, since it is always saved before."""
+    if checkpoint_ts > saved_ts:
+        raise SinkError(
+            f"{place} holds changes up to {show(Ts(checkpoint_ts))}, and the changefeed's state tells of them only up "
+            f"to {show(saved_ts)}: those in between would be there twice. Bring back the newest state of its data-dir, "
+            "or start anew in an empty folder."
+        )
 
 
 def check_start(place: str, checkpoint_ts: int, start_ts: Ts) -> None:

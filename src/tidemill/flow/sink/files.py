@@ -31,7 +31,7 @@ import orjson
 from tidemill.errors import InvariantError, SinkError
 from tidemill.flow.encoder import Encoded, MessageProtocol, make_encoder
 from tidemill.flow.sink import layout
-from tidemill.flow.sink.claim import Claim, Identity, check_start
+from tidemill.flow.sink.claim import Claim, Identity, check_saved, check_start
 from tidemill.flow.sink.durable import is_temporary
 from tidemill.flow.sink.receipt import Receipt
 from tidemill.flow.sink.schema_file import SchemaFile, parse_name, schema_of_database, schema_of_table
@@ -115,11 +115,10 @@ class FileSink:
         self._unpublished = set(self._committed)
         self._versions: dict[tuple[str, str, Ts], Ts] = {}
         self._claim = Claim(self._files, Identity(config.cluster_id, config.changefeed))
-        published_ts = self._published_ts() if state is None else 0
-        # Our own, without rows yet: a checkpoint is saved before it is published, so it may lie above.
-        is_continued = is_resumed and self._claim.was_ours and start_ts is not None and published_ts <= start_ts
-        if start_ts is not None and not is_continued:
-            check_start(str(self._files.root), published_ts, start_ts)
+        if start_ts is not None:
+            # Our own, perhaps without rows yet: a checkpoint is saved before it is published, so it may lie above.
+            is_ours = state is not None or (is_resumed and self._claim.was_ours)
+            self._check_checkpoint(start_ts, is_ours)
 
     def recover(self) -> None:
         """Begin a new generation, and reduce the folder to what was committed. Targets made before are dead."""
@@ -271,18 +270,19 @@ class FileSink:
         self._files.write(path, [content])
         self._files.sync_folder(path.rpartition("/")[0] or ".")
 
-    def _published_ts(self) -> int:
-        """The checkpoint that readers have been told; 0 if there is none."""
-        content = self._files.read(layout.METADATA)
-        if content is None:
-            return 0
+    def _check_checkpoint(self, start_ts: Ts, is_ours: bool) -> None:
+        """That the checkpoint which readers have been told goes together with ours."""
+        content, place = self._files.read(layout.METADATA), str(self._files.root)
         try:
-            return int(orjson.loads(content)["checkpoint-ts"])
+            told = int(orjson.loads(content)["checkpoint-ts"]) if content is not None else 0
         except (ValueError, KeyError, TypeError) as error:
+            if is_ours:
+                return  # it is told again
             raise SinkError(
-                f"cannot tell how far the changes in {self._files.root} go: its file {layout.METADATA} names no "
-                "checkpoint-ts. Restore it, or choose an empty folder."
+                f"cannot tell how far the changes in {place} go: its file {layout.METADATA} names no checkpoint-ts. "
+                "Restore it, or choose an empty folder."
             ) from error
+        (check_saved if is_ours else check_start)(place, told, start_ts)
 
 
 class _Cutter:
