@@ -22,7 +22,7 @@ UPLOAD_GONE: Final = frozenset({"NoSuchUpload"})
 # What the store says when it is busy, or away for a while. Any status from 500 on is taken for the same.
 _PASSING: Final = frozenset(
     {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded",
-     "InternalError", "ServiceUnavailable", "OperationAborted", "ConditionalRequestConflict", "NoSuchUpload"}
+     "InternalError", "ServiceUnavailable", "OperationAborted", "ConditionalRequestConflict", "NoSuchUpload", "429"}
 )  # fmt: skip
 _NOT_IMPLEMENTED: Final = "NotImplemented"
 _REASONS: Final = {

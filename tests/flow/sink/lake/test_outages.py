@@ -1,20 +1,27 @@
 """The storage or the catalog of a lake is away: that passes, and is told from what somebody has to fix."""
 
 import sqlite3
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs as pafs
 import pytest
 import requests
 import sqlalchemy.exc
+from deltalake import DeltaTable
 from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError
 
 from tests.flow.sink.lake.replay import Replay
 from tests.flow.sink.storage.buckets import Bucket, bucket
 from tidemill.errors import SinkError, SinkUnavailableError
 from tidemill.flow.sink.lake import failures
+from tidemill.flow.sink.lake.delta import storage_options
 from tidemill.flow.sink.lake.reader import Lake
+from tidemill.flow.sink.storage import parse_storage
 from tidemill.model.ts import Ts
 
 NAMES = ("ints",)
@@ -87,6 +94,61 @@ def test_what_passes_is_retried_and_the_rest_is_for_somebody_to_fix(error: Excep
 def test_a_catalog_that_needs_other_software_is_said_to() -> None:
     found = failures.translate("open the catalog", sqlalchemy.exc.NoSuchModuleError("secret"))
     assert "no software for this kind of catalog is installed" in str(found)
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """In front of a store that is away."""
+
+    status = HTTPStatus.BAD_GATEWAY
+
+    def do_HEAD(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD
+
+    def log_message(self, format: str, *words: object) -> None:
+        """Nobody reads it."""
+
+
+def read_arrow(port: int) -> None:
+    """As Iceberg does."""
+    pafs.S3FileSystem(
+        access_key="tidemill",
+        secret_key="hush-hush",
+        region="us-east-1",
+        scheme="http",
+        endpoint_override=f"127.0.0.1:{port}",
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1),
+    ).open_input_file("lake/part")
+
+
+def read_delta(port: int) -> None:
+    more = "region=us-east-1&access-key=tidemill&secret-access-key=hush-hush"
+    storage = parse_storage(f"s3://lake/prefix?endpoint=http://127.0.0.1:{port}&{more}")
+    DeltaTable("s3://lake/prefix/t", storage_options={**(storage_options(storage) or {}), "max_retries": "0"})
+
+
+@pytest.mark.parametrize("read", [read_arrow, read_delta])
+@pytest.mark.parametrize(
+    ("status", "is_retryable"),
+    [(500, True), (502, True), (503, True), (504, True), (429, True), (501, False), (403, False), (400, False)],
+)
+def test_a_proxy_that_answers_for_a_store_that_is_away_passes(
+    read: Callable[[int], None], status: int, is_retryable: bool
+) -> None:
+    proxy = type("Answering", (Proxy,), {"status": status})
+    with ThreadingHTTPServer(("127.0.0.1", 0), proxy) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        try:
+            with pytest.raises(OSError, match="Error") as raised:
+                read(server.server_port)
+        finally:
+            server.shutdown()
+            serving.join()
+    assert failures.translate("read table shop.item", raised.value).retryable is is_retryable
 
 
 def test_a_catalog_that_is_away_passes(tmp_path: Path, unused_port: int) -> None:

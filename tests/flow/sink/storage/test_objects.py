@@ -275,6 +275,7 @@ def refusal(code: str, status: int) -> ClientError:
         (refusal("InternalError", 500), True, "the store answers InternalError"),
         (refusal("RequestTimeout", 400), True, "the store answers RequestTimeout"),
         (refusal("503", 503), True, "the store answers 503"),
+        (refusal("429", 429), True, "the store answers 429"),
         (ConnectTimeoutError(endpoint_url="http://x"), True, "nobody answers"),
         (EndpointConnectionError(endpoint_url="http://x"), True, "nobody answers"),
         (refusal("AccessDenied", 403), False, "access is denied"),

@@ -1,6 +1,7 @@
 """What goes wrong with lake tables: somebody else's table, a newer driver, a catalog or store that is away."""
 
 import errno
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,9 +20,12 @@ _PASSING_TYPES: Final = frozenset(
 )  # fmt: skip
 _PASSING_TEXTS: Final = (
     "error sending request", "error decoding response body", "operation timed out", "connection refused",
-    "connection reset", "status: 5", "status code: 5", "server error: 5", "(50", "slowdown", "slow_down",
+    "connection reset", "server error: 5", "(50", "slowdown", "slow_down",
     "network_connection", "request_timeout", "service_unavailable", "internal_failure",
 )  # fmt: skip
+# Where a proxy answers for a store that is away, or busy, there is no code but HTTP's. 501 is the store's own: it does
+# not know the request. Delta paints what stands between the words.
+_PASSING_STATUS: Final = re.compile(r"\bstatus(?: code)?(?:\x1b\[\d+m|\W)+(?:429|50[02-9]|5[1-9]\d)\b")
 _PASSING_ERRNOS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EBUSY, errno.EMFILE, errno.ENFILE,
      errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH}
@@ -91,4 +95,4 @@ def _is_passing(error: BaseException) -> bool:
     if any(kind.__name__ in _PASSING_TYPES for kind in type(error).__mro__):
         return True
     text = str(error).lower()
-    return any(word in text for word in _PASSING_TEXTS)
+    return any(word in text for word in _PASSING_TEXTS) or _PASSING_STATUS.search(text) is not None
