@@ -93,3 +93,11 @@ def test_how_the_table_is_partitioned_stands_behind_its_options(name: str, claus
 )
 def test_what_only_tidb_knows_stands_in_comments(name: str, part: str) -> None:
     assert part in create_table_sql(ALL[name])
+
+
+@pytest.mark.parametrize("kind", ["enum", "set"])
+def test_a_member_with_a_backslash_is_the_same_when_it_is_read_again(kind: str) -> None:
+    query = f"create table t (id int primary key, e {kind}('a\\\\b', 'it''s', 'x\\ny') default 'a\\\\b')"
+    document = build_table(parse_create_table(query), Charset("utf8mb4", "utf8mb4_bin"))
+    again = build_table(parse_create_table(create_table_sql(document)), Charset("utf8mb4", "utf8mb4_bin"))
+    assert again["cols"][1]["type"]["Elems"] == document["cols"][1]["type"]["Elems"] == ["a\\b", "it's", "x\ny"]

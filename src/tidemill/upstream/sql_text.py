@@ -93,7 +93,7 @@ def type_text(kind: Document) -> str:
         case ColumnType.VARCHAR | ColumnType.VARSTRING:
             return f"{'varbinary' if is_binary else 'varchar'}({length})"
         case ColumnType.ENUM | ColumnType.SET:
-            elems = ",".join("'" + e.replace("'", "''") + "'" for e in kind["Elems"] or ())
+            elems = ",".join(literal(e) for e in kind["Elems"] or ())
             return f"{tp.name.lower()}({elems})"
         case ColumnType.BIT | ColumnType.YEAR:
             return f"{tp.name.lower()}({length})"
