@@ -446,3 +446,77 @@ def test_a_default_is_settled_after_a_crash_right_behind_the_statement(upstream:
     upstream.select("UPDATE tidb_cdc.tidemill_ddl_v2 SET is_done = 0")
     upstream.sink.ddl(change)
     assert upstream.select("SELECT s + 0 FROM ddls.t") == [(5,)]
+
+
+# Names in another case, views, and text that depends on the session
+
+
+def test_a_table_is_altered_whatever_the_case_of_its_name_in_the_statement(upstream: Upstream) -> None:
+    upstream.select("CREATE TABLE ddls.t (id INT PRIMARY KEY)")
+    after = table_of(column("id", ColumnType.LONG, KEY), column("c", ColumnType.LONG), schema="ddls", name="t")
+    upstream.run(
+        event("alter table DDLS.T add column c int", ActionType.ADD_COLUMN, 1, after, pre_table_info=BACK),
+        event("create index i on T (c)", ActionType.ADD_INDEX, 2, after, pre_table_info=after),
+        event("truncate table T", ActionType.TRUNCATE_TABLE, 3, after, pre_table_info=after),
+    )
+    assert upstream.select("SELECT COUNT(*) FROM ddls.t FORCE INDEX (i) WHERE c = 1") == [(0,)]
+
+
+def test_a_database_is_dropped_and_altered_whatever_the_case_of_its_name(upstream: Upstream) -> None:
+    upstream.run(event("alter schema collate utf8mb4_general_ci", ActionType.MODIFY_SCHEMA_CHARSET, 1, None))
+    found = "SELECT default_collation_name FROM information_schema.schemata WHERE schema_name = 'ddls'"
+    assert upstream.select(found) == [("utf8mb4_general_ci",)]
+    upstream.run(event("drop database DDLS", ActionType.DROP_SCHEMA, 2, None))
+    assert upstream.select(found) == []
+
+
+def test_a_view_that_mariadb_cannot_have_is_left_out(upstream: Upstream) -> None:
+    upstream.select("CREATE TABLE ddls.t (id INT PRIMARY KEY)")
+    view = replace(BACK, name="v", is_view=True, indexes=(), pk_is_handle=False)
+    upstream.run(
+        event("create definer=nobody@`%` view v as select id from t", ActionType.CREATE_VIEW, 1, view),
+        event("create or replace view v as select id->'$.a' from t", ActionType.CREATE_VIEW, 2, view),
+        event("DROP VIEW `ddls`.`v`", ActionType.DROP_VIEW, 3, view),
+    )
+    assert upstream.select("SELECT COUNT(*) FROM information_schema.views WHERE table_schema = 'ddls'") == [(0,)]
+
+
+def test_a_character_set_without_a_collation_means_what_it_means_to_tidb(upstream: Upstream) -> None:
+    upstream.select("CREATE TABLE ddls.t (id INT PRIMARY KEY) COLLATE utf8mb4_bin")
+    after = table_of(column("id", ColumnType.LONG, KEY), column("c", ColumnType.VARCHAR), schema="ddls", name="t")
+    query = "alter table t add column c varchar(9) charset latin1 unique"
+    upstream.run(event(query, ActionType.ADD_COLUMN, 1, after, pre_table_info=BACK))
+    upstream.select("INSERT INTO ddls.t VALUES (1, 'a'), (2, 'A')")
+    upstream.run(event("alter table t convert to charset utf8mb4", ActionType.MODIFY_TABLE_CHARSET, 2, after))
+    assert upstream.select("SELECT COUNT(*) FROM ddls.t WHERE c = 'a'") == [(1,)]
+
+
+def test_a_partition_is_added_with_the_bound_that_tidb_understood(upstream: Upstream) -> None:
+    """As typed it depends on the time zone of the session."""
+    made = (
+        "CREATE TABLE `t` (\n  `id` int NOT NULL,\n  `k` timestamp NOT NULL,\n  PRIMARY KEY (`k`)\n)\nPARTITION BY RANGE "
+        "(UNIX_TIMESTAMP(`k`))\n(PARTITION `p0` VALUES LESS THAN (1577836800))"
+    )
+    before, after = partitioned((101, "p0"), key="k"), partitioned((101, "p0"), (102, "P`1"), key="k")
+    upstream.run(make(made, before))
+    query = "alter table t add partition (partition `P``1` values less than (unix_timestamp('2025-01-01')) comment 'x)')"
+    added = made[:-1] + ",\n PARTITION `P``1` VALUES LESS THAN (1735660800) COMMENT 'x)')"
+    upstream.run(event(query, ActionType.ADD_TABLE_PARTITION, 2, after, pre_table_info=before, creation=added))
+    assert upstream.select(
+        "SELECT partition_name, partition_description FROM information_schema.partitions WHERE table_schema = 'ddls'"
+    ) == [("p0", "1577836800"), ("P`1", "1735660800")]
+
+
+def test_an_index_that_was_left_out_does_not_take_the_statement_along(upstream: Upstream) -> None:
+    upstream.select("CREATE TABLE ddls.t (id INT PRIMARY KEY)")
+    after = table_of(column("id", ColumnType.LONG, KEY), column("c", ColumnType.LONG), schema="ddls", name="t")
+    query = "alter table t rename index ie to ie2, alter index ie invisible, add column c int"
+    upstream.run(event(query, ActionType.MULTI_SCHEMA_CHANGE, 1, after, pre_table_info=BACK))
+    assert upstream.select("SELECT COUNT(c) FROM ddls.t") == [(0,)]
+
+
+def test_a_default_that_mariadb_cannot_work_out_is_left_out(upstream: Upstream) -> None:
+    made = BACK_MADE.replace("NOT NULL,", "NOT NULL,\n  `u` varbinary(16) DEFAULT (uuid_to_bin(uuid())),")
+    after = table_of(column("id", ColumnType.LONG, KEY), column("u", ColumnType.VARCHAR), schema="ddls", name="t")
+    upstream.run(event("create table t …", ActionType.CREATE_TABLE, 1, after, creation=made))
+    assert upstream.select("SELECT id, u FROM ddls.t") == []

@@ -56,6 +56,7 @@ _ASYNC_AFTER_SECONDS = 5.0
 _JOB_POLL_SECONDS = 0.5
 _UTC = "+00:00"
 _CREATION = re.compile(r"CREATE TABLE `(?:[^`]|``)+`")
+_DEFINITION = re.compile(r"^[( ](PARTITION `((?:[^`]|``)+)` .*?)(?:,|\))$", re.MULTILINE)
 _PARTITIONING = re.compile(r"\nPARTITION BY (\w+)")
 
 
@@ -87,6 +88,8 @@ class Carrier:
             self._bring_back()
         elif event.type == ActionType.CREATE_TABLE:
             self._create()
+        elif event.type == ActionType.CREATE_VIEW:
+            self._create_view()
         elif self._is_tidb or event.table_info is None or event.table_info.is_view:
             self._alter(has_run=has_run)
         elif event.type == ActionType.EXCHANGE_PARTITION:
@@ -118,6 +121,17 @@ class Carrier:
             self._run(Clock(self._fitted(text), _UTC) if event.is_like else clock_of(event, self._fitted(text)))
         else:
             self._make(event.creation, event.query)
+
+    def _create_view(self) -> None:
+        """A view holds no rows, so one that the downstream cannot have is not worth a stop."""
+        try:
+            self._run(Clock(self._fitted(self._event.query)))
+        except pymysql.err.MySQLError as error:
+            if not self._is_for_us(error):
+                raise
+            log.warning("view left out", view=self._place, said=failures.text_of(error), query=self._event.query)
+            with suppress(pymysql.err.MySQLError):  # one that this would have replaced
+                ask(self._session, f"DROP VIEW IF EXISTS {self._place}")
 
     def _bring_back(self) -> None:
         """A table that was kept aside; or one that was truncated, or dropped before we could keep it."""
@@ -175,7 +189,7 @@ class Carrier:
         if has_run or (before is not None and before.partitions and not self._is_partitioned()):
             return
         partitioning = event.creation[found.start() :] if (found := _PARTITIONING.search(event.creation)) else ""
-        texts = [self._fitted(self._text())]
+        texts = [self._fitted(self._added_partitions(partitioning) or self._text())]
         if partitioning:
             texts.append(self._fitted(f"ALTER TABLE {self._place}{partitioning}"))
         for text in texts:
@@ -187,6 +201,15 @@ class Carrier:
                     raise
                 log.warning("repartitioning refused", table=self._place, said=failures.text_of(error))
         self._unpartition()
+
+    def _added_partitions(self, partitioning: str) -> str:
+        """ADD PARTITION with the bounds as they were understood: ``unix_timestamp('…')`` depends on the time zone."""
+        event, before = self._event, self._event.pre_table_info
+        if event.type != ActionType.ADD_TABLE_PARTITION or before is None or self._is_hashed():
+            return ""
+        known = {partition.name.lower() for partition in before.partitions}
+        definitions = [d for d in _definitions(partitioning) if d[0].lower() not in known]
+        return f"ALTER TABLE {self._place} ADD PARTITION ({', '.join(d for _, d in definitions)})" if definitions else ""
 
     def _exchange(self, *, has_run: bool) -> None:
         event, rows = self._event, self._rows
@@ -292,6 +315,8 @@ class Carrier:
                 {"foreign_keys": keys, "keeps_partitions": False},
                 {"foreign_keys": without, "keeps_partitions": False},
                 {"foreign_keys": without, "keeps_partitions": False, "widens_latin1": False},
+                {"foreign_keys": keys, "keeps_default_expressions": False},
+                {"foreign_keys": without, "keeps_default_expressions": False, "keeps_partitions": False},
             ):
                 fitted = self._fitted(text, **more)
                 if fitted and fitted not in seen:
@@ -453,6 +478,7 @@ class Carrier:
         fit = Fit(
             has_vectors=self._downstream.has_vectors and not self._options.has_vector_type,
             plain_columns=plain_key_columns(table) if table is not None and has_plain_keys else frozenset(),
+            place=(self._event.schema, self._event.table),
         )
         return rewritten(query, self._downstream, replace(fit, **({"foreign_keys": self._foreign_keys()} | more)))
 
@@ -514,6 +540,12 @@ def _set_to(session: Any, clock: Clock) -> Iterator[None]:
                 ask(session, "SET TIMESTAMP = DEFAULT")
             if session.open and clock.time_zone is not None:
                 ask(session, "SET SESSION time_zone = @tidemill_zone")
+
+
+def _definitions(partitioning: str) -> list[tuple[str, str]]:
+    """Name and text of each partition that a CREATE TABLE ends with."""
+    found = _DEFINITION.finditer(partitioning)
+    return [(each.group(2).replace("``", "`"), each.group(1)) for each in found]
 
 
 def _read_differently(after: TableInfo, plain: TableInfo) -> bool:

@@ -26,6 +26,16 @@ _OLD_COLLATIONS: Final = {  # before MariaDB 10.10.1
     "utf8mb4_0900_as_cs": "utf8mb4_nopad_bin",
     "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
 }
+# What TiDB takes where a character set is named alone; others have another one.
+_USUAL_COLLATIONS: Final = {
+    "utf8mb4": "utf8mb4_bin",
+    "utf8": "utf8_bin",
+    "utf8mb3": "utf8_bin",
+    "latin1": "latin1_bin",
+    "ascii": "ascii_bin",
+    "gbk": "gbk_chinese_ci",
+}
+_DATABASE_OPTIONS: Final = ("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "PLACEMENT")
 _NUMBER_OPTIONS: Final = ("SHARD_ROW_ID_BITS", "PRE_SPLIT_REGIONS", "AUTO_ID_CACHE", "AUTO_RANDOM_BASE")
 _STRING_OPTIONS: Final = ("TTL_ENABLE", "TTL_JOB_INTERVAL", "AFFINITY")
 
@@ -47,6 +57,8 @@ class Fit:
     has_vectors: bool = False
     plain_columns: frozenset[str] = frozenset()  # generated ones that are to be plain, in small letters
     keeps_partitions: bool = True
+    keeps_default_expressions: bool = True
+    place: tuple[str, str] | None = None  # the names of what it alters, as they are spelled; no table: a database
     widens_latin1: bool = True
     foreign_keys: ForeignKeys = ForeignKeys()
 
@@ -56,6 +68,9 @@ def rewritten(query: str, downstream: Downstream, fit: Fit = Fit()) -> str:  # n
     if downstream.flavor is Flavor.TIDB:
         return _Text(query).without_vectors() if not fit.has_vectors else query
     text = _Text(query, keeps_features=False)
+    if fit.place is not None:
+        text.spell_place(*fit.place)
+    text.name_collations()
     text.drop_tidb_clauses()
     text.replace_vectors()
     text.fit_foreign_keys(fit.foreign_keys)
@@ -63,6 +78,8 @@ def rewritten(query: str, downstream: Downstream, fit: Fit = Fit()) -> str:  # n
         text.make_plain(fit.plain_columns)
     if not fit.keeps_partitions:
         text.drop_partitioning()
+    if not fit.keeps_default_expressions:
+        text.drop_default_expressions()
     if fit.widens_latin1:
         text.widen_latin1()
     if downstream.flavor is Flavor.MARIADB:
@@ -90,8 +107,58 @@ class _Text(Tokens):
                 self._global_index,
                 self._index_updates,
                 self._validation,
+                self._definer,
             ]
         )
+
+    def spell_place(self, schema: str, table: str) -> None:
+        """Names of tables and databases are taken in any case by TiDB, and by others often only as they were given."""
+        if self._word(0) == "ALTER" and self._word(1) == "IGNORE":
+            self._remove(1, 2)  # which means nothing to TiDB, and lost rows to others
+        at = self._place_at() if table else self._database_at()
+        if at is None:
+            return
+        is_missing = not table and self._word(0) == "ALTER" and self._word(at) in _DATABASE_OPTIONS
+        if not is_missing:
+            self._remove(at, self._name_end(at))
+        self._insert(at, f"{quoted(schema)}.{quoted(table)}" if table else quoted(schema))
+
+    def _place_at(self) -> int | None:
+        """Where the name of the table stands that the statement alters."""
+        if [self._word(0), self._word(1)] == ["ALTER", "TABLE"]:
+            return 2
+        if self._word(0) == "TRUNCATE":
+            return 2 if self._word(1) == "TABLE" else 1
+        if self._word(0) in ("CREATE", "DROP") and "INDEX" in (self._word(1), self._word(2)):
+            on = next((at for at in range(2, len(self._tokens)) if self._word(at) == "ON"), None)
+            return None if on is None else on + 1
+        return None
+
+    def _database_at(self) -> int | None:
+        if self._word(0) not in ("ALTER", "DROP") or self._word(1) not in ("DATABASE", "SCHEMA"):
+            return None
+        return 4 if [self._word(2), self._word(3)] == ["IF", "EXISTS"] else 2
+
+    def name_collations(self) -> None:
+        """A character set alone means a collation by default, which is not the same everywhere."""
+        for at in range(len(self._tokens) - 1, 0, -1):
+            before = at - 1 if self._word(at - 1) != "=" else at - 2
+            is_set = self._word(before) == "SET" and self._word(before - 1) in ("CHARACTER", "CHAR")
+            collation = _USUAL_COLLATIONS.get(self._tokens[at].text.strip("'\"`").lower())
+            if collation is None or not (is_set or self._word(before) == "CHARSET"):
+                continue
+            begin, end = self._clause(at)
+            is_cast = self._word(begin - 1) == "(" and self._word(begin - 2) in ("CAST", "CONVERT")
+            if not is_cast and not any(self._word(n) == "COLLATE" for n in range(begin, end)):
+                self._insert(at + 1, collation)
+                self._insert(at + 1, "COLLATE")
+
+    def drop_default_expressions(self) -> None:
+        """``DEFAULT (…)``: every row brings its value."""
+        self._sweep([lambda at: self._closing(at + 1) - at if self._is_expression(at) else 0])
+
+    def _is_expression(self, at: int) -> bool:
+        return self._word(at) == "DEFAULT" and self._word(at + 1) == "("
 
     def replace_vectors(self) -> None:
         """A column type VECTOR or VECTOR(n), which stands behind the column's name."""
@@ -118,7 +185,7 @@ class _Text(Tokens):
         self._sweep([self._enforcement])
         self._drop_expression_indexes()
         for at in range(len(self._tokens) - 1, -1, -1):
-            self._spare_missing_index(at)
+            self._spare_missing_index(at, version)
             self._fill_json(at)
 
     def _drop_expression_indexes(self) -> None:
@@ -171,9 +238,11 @@ class _Text(Tokens):
             depth += {"(": 1, ")": -1}.get(token.word, 0)
         return False
 
-    def _spare_missing_index(self, at: int) -> None:
-        """``DROP INDEX`` of one that was left out above must not take the rest of its statement along."""
-        if self._word(at) == "DROP" and self._word(at + 1) in ("INDEX", "KEY") and self._word(at + 2) != "IF":
+    def _spare_missing_index(self, at: int, version: tuple[int, ...]) -> None:
+        """An index that was left out above and is dropped, renamed or hidden must not take the rest of its statement
+        along."""
+        verbs = ("DROP", "RENAME", "ALTER") if version >= (10, 6) else ("DROP",)
+        if self._word(at) in verbs and self._word(at + 1) in ("INDEX", "KEY") and self._word(at + 2) != "IF":
             self._insert(at + 2, "IF EXISTS")
 
     def _fill_json(self, at: int) -> None:
@@ -304,6 +373,12 @@ class _Text(Tokens):
         """``UPDATE INDEXES (name GLOBAL, …)`` behind a new partitioning"""
         is_it = [self._word(at + n) for n in range(3)] == ["UPDATE", "INDEXES", "("]
         return self._closing(at + 2) - at if is_it else 0
+
+    def _definer(self, at: int) -> int:
+        """``DEFINER = user@host`` of a view: a user that others need not have, nor we may act for."""
+        if self._word(0) != "CREATE" or [self._word(at), self._word(at + 1)] != ["DEFINER", "="]:
+            return 0
+        return 5 if self._word(at + 3) in ("@", "(") else 3
 
     def _enforcement(self, at: int) -> int:
         """``[NOT] ENFORCED`` behind a check; sessions do not check anyway."""

@@ -134,6 +134,15 @@ class Tokens:
         found.append((begin, end))
         yield from reversed(found)
 
+    def _clause(self, at: int) -> tuple[int, int]:
+        """Begin and end of what stands between commas or within parentheses around ``at``."""
+        begin, end = at, at + 1
+        while begin > 0 and self._word(begin - 1) not in (",", "("):
+            begin = self._opening(begin - 1) if self._word(begin - 1) == ")" else begin - 1
+        while end < len(self._tokens) and self._word(end) not in (",", ")"):
+            end = self._closing(end) if self._word(end) == "(" else end + 1
+        return begin, end
+
     def _remove_element(self, begin: int, end: int) -> None:
         """With one of the commas beside it."""
         if self._word(end) == ",":
