@@ -520,3 +520,37 @@ def test_a_default_that_mariadb_cannot_work_out_is_left_out(upstream: Upstream) 
     after = table_of(column("id", ColumnType.LONG, KEY), column("u", ColumnType.VARCHAR), schema="ddls", name="t")
     upstream.run(event("create table t …", ActionType.CREATE_TABLE, 1, after, creation=made))
     assert upstream.select("SELECT id, u FROM ddls.t") == []
+
+
+# Generated columns
+
+
+def generated(expression: str, how: str = "STORED") -> tuple[TableInfo, str]:
+    made = BACK_MADE.replace(
+        "NOT NULL,", f"NOT NULL,\n  `g` varchar(40) GENERATED ALWAYS AS ({expression}) {how} NOT NULL COMMENT 'g',", 1
+    )
+    g = column("g", ColumnType.VARCHAR, NOT_NULL, flen=40, generated_expr=expression, is_stored=how == "STORED")
+    return table_of(column("id", ColumnType.LONG, KEY), g, schema="ddls", name="t", table_id=7), made
+
+
+@pytest.mark.parametrize("expression", ["`id` + 1", "date_format(from_days(`id`), _utf8mb4'%Y')", "bin_to_uuid(`id`)"])
+def test_a_generated_column_has_its_value_however_the_downstream_gets_it(upstream: Upstream, expression: str) -> None:
+    """MariaDB takes no NOT NULL of one, and few functions."""
+    table, made = generated(expression)
+    upstream.run(event("create table t …", ActionType.CREATE_TABLE, 1, table, creation=made))
+    upstream.insert(table, 7, {"id": 1, "g": "2"})
+    assert upstream.select("SELECT id, g FROM ddls.t") == [(1, "2")]
+    upstream.run(event("alter table t drop column g", ActionType.DROP_COLUMN, 2, BACK, pre_table_info=table))
+    upstream.insert(BACK, 7, {"id": 2})
+    upstream.rows[7] = [{"id": 1, "g": "2"}, {"id": 2, "g": "3"}]
+    query = f"alter table t add column g varchar(40) as ({expression}) stored not null comment 'g'"
+    upstream.run(event(query, ActionType.ADD_COLUMN, 3, table, pre_table_info=BACK, creation=made))
+    upstream.insert(table, 7, {"id": 3, "g": "4"})
+    assert upstream.select("SELECT id, g FROM ddls.t ORDER BY id") == [(1, "2"), (2, "3"), (3, "4")]
+
+
+def test_a_virtual_column_that_mariadb_cannot_work_out_is_null(upstream: Upstream) -> None:
+    table, made = generated("bin_to_uuid(`id`)", "VIRTUAL")
+    upstream.run(event("create table t …", ActionType.CREATE_TABLE, 1, table, creation=made))
+    upstream.insert(table, 7, {"id": 1})
+    assert upstream.select("SELECT id, g FROM ddls.t") == [(1, None)]

@@ -307,21 +307,32 @@ class Carrier:
     def _creations(self, creation: str, query: str) -> Iterator[Clock]:
         keys = self._foreign_keys()
         without = replace(keys, are_kept=False)
+        ways: list[dict[str, Any]] = [
+            {"foreign_keys": keys},
+            {"foreign_keys": without},
+            {"foreign_keys": keys, "keeps_partitions": False},
+            {"foreign_keys": without, "keeps_partitions": False},
+            {"foreign_keys": without, "keeps_partitions": False, "widens_latin1": False},
+            {"foreign_keys": keys, "keeps_default_expressions": False},
+            {"foreign_keys": without, "keeps_partitions": False, "keeps_default_expressions": False},
+        ]
         seen: set[str] = set()
         for text, zone in ((creation, _UTC), (query, None)):
-            for more in (
-                {"foreign_keys": keys},
-                {"foreign_keys": without},
-                {"foreign_keys": keys, "keeps_partitions": False},
-                {"foreign_keys": without, "keeps_partitions": False},
-                {"foreign_keys": without, "keeps_partitions": False, "widens_latin1": False},
-                {"foreign_keys": keys, "keeps_default_expressions": False},
-                {"foreign_keys": without, "keeps_default_expressions": False, "keeps_partitions": False},
-            ):
-                fitted = self._fitted(text, **more)
-                if fitted and fitted not in seen:
-                    seen.add(fitted)
-                    yield Clock(fitted, zone) if zone else clock_of(self._event, fitted)
+            for plain in self._plainer():
+                for more in ways:
+                    fitted = self._fitted(text, **more, **plain)
+                    if fitted and fitted not in seen:
+                        seen.add(fitted)
+                        yield Clock(fitted, zone) if zone else clock_of(self._event, fitted)
+
+    def _plainer(self) -> Iterator[dict[str, Any]]:
+        """With fewer and fewer generated columns: a server need not know their expressions, nor allow them."""
+        table = self._event.table_info
+        generated = [column for column in table.columns if column.is_generated] if table else []
+        yield {}
+        for columns in ([column for column in generated if not column.is_virtual], generated):
+            if columns:
+                yield {"plain_columns": frozenset(column.name.lower() for column in columns)}
 
     def _make_anew(self) -> None:
         """The table as it is upstream, beside the one that is here, filled, and put into its place."""

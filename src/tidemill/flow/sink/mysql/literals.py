@@ -23,9 +23,9 @@ _QUOTE = ord("'")
 class Literals:
     """Writes rows of one table; what is fixed for it is worked out once."""
 
-    def __init__(self, table: TableInfo, *, has_plain_keys: bool = False) -> None:
+    def __init__(self, table: TableInfo, plain: frozenset[str] = frozenset()) -> None:
         self._table = table
-        self._program = _program(table, written_columns(table, has_plain_keys=has_plain_keys))
+        self._program = _program(table, written_columns(table, plain))
 
     def write(self, upserts: pa.RecordBatch, deletes: pa.RecordBatch) -> Encoded:
         """The rows of ``deletes`` (their keys), then those of ``upserts``, in order."""
@@ -37,10 +37,9 @@ class Literals:
         return _text(self._table.stored_columns[place], values)
 
 
-def written_columns(table: TableInfo, *, has_plain_keys: bool = False) -> list[tuple[int, ColumnInfo]]:
+def written_columns(table: TableInfo, plain: frozenset[str] = frozenset()) -> list[tuple[int, ColumnInfo]]:
     """The columns that a statement names, with their places: generated ones the downstream works out itself.
-    ``has_plain_keys``: those of the primary key are plain there."""
-    plain = plain_key_columns(table) if has_plain_keys else frozenset()
+    ``plain`` ones, in small letters, are not generated there."""
     return [
         (place, column)
         for place, column in enumerate(table.stored_columns)

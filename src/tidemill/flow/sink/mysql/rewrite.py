@@ -184,6 +184,7 @@ class _Text(Tokens):
                 token.text = "IGNORED" if token.word == "INVISIBLE" else "NOT IGNORED"
         self._sweep([self._enforcement])
         self._drop_expression_indexes()
+        self._free_generated()
         for at in range(len(self._tokens) - 1, -1, -1):
             self._spare_missing_index(at, version)
             self._fill_json(at)
@@ -286,20 +287,58 @@ class _Text(Tokens):
                 return
 
     def make_plain(self, columns: Container[str]) -> None:
-        """``name type [GENERATED ALWAYS] AS (…) [STORED]`` of these columns, their names in small letters."""
+        """``name type [GENERATED ALWAYS] AS (…) [STORED]`` of these columns, their names in small letters. No row tells
+        what a virtual one is: it becomes NULL."""
         for begin, end in self._elements():
-            at = begin
-            while self._word(at) in ("ADD", "COLUMN", "MODIFY"):
-                at += 1
-            at += 1 if self._word(at) == "CHANGE" else 0
+            at = self._column_at(begin)
             if at >= end or self._tokens[at].name not in columns:
                 continue
-            clause = next((n for n in range(at, end) if self._word(n) == "AS" and self._word(n + 1) == "("), end)
+            clause = self._generation(at, end)
             if clause < end:
                 behind = self._closing(clause + 1)
+                is_stored = self._word(behind) in ("STORED", "PERSISTENT")
+                if not is_stored:
+                    self._drop_nullness(at, end)
+                    clause = self._generation(at, end)
+                    behind = self._closing(clause + 1)
                 behind += self._word(behind) in ("STORED", "VIRTUAL", "PERSISTENT")
                 first = clause - 2 if self._word(clause - 1) == "ALWAYS" else clause
                 self._remove(first, behind)
+
+    def _column_at(self, at: int) -> int:
+        """Where the name stands that a column has after the clause which begins at ``at``."""
+        is_change = self._word(at) == "CHANGE"
+        while self._word(at) in ("ADD", "COLUMN", "MODIFY", "CHANGE"):
+            at += 1
+        if self._word(at) == "IF":
+            at += 3 if self._word(at + 1) == "NOT" else 2
+        return at + is_change
+
+    def _generation(self, begin: int, end: int) -> int:
+        """Where ``AS (`` stands; ``end``: nowhere."""
+        return next((n for n in range(begin, end) if self._word(n) == "AS" and self._word(n + 1) == "("), end)
+
+    def _drop_nullness(self, begin: int, end: int) -> None:
+        """``[NOT] NULL`` of a column, outside of parentheses."""
+        at, found = begin, list[tuple[int, int]]()
+        while at < end:
+            if self._word(at) == "(":
+                at = self._closing(at)
+                continue
+            if self._word(at) == "NULL" and self._word(at - 1) != "DEFAULT":
+                found.append((at - (self._word(at - 1) == "NOT"), at + 1))
+            at += 1
+        for first, last in reversed(found):
+            self._remove(first, last)
+
+    def _free_generated(self) -> None:
+        """MariaDB takes no NOT NULL of a column that it generates."""
+        if "TABLE" not in (self._word(1), self._word(2)):
+            return
+        for at in range(len(self._tokens) - 1, 0, -1):
+            if self._word(at) == "AS" and self._word(at + 1) == "(":
+                self._drop_nullness(*self._clause(at))
+
 
     def fit_foreign_keys(self, keys: "ForeignKeys") -> None:
         for begin, end in self._elements():

@@ -28,7 +28,9 @@ from tidemill.flow.sink.mysql.session import (
     POOL,
     Connection,
     Downstream,
+    Flavor,
     SessionSettings,
+    ask,
     closed,
     examine,
     open_session,
@@ -83,6 +85,7 @@ class MysqlSink:
         self._is_safe = True
         self._begun_ts = int(written_ts or 0)  # up to here changes may have been written
         self._written_ts = 0  # and up to here by somebody who did not come to commit them
+        self._generated: dict[tuple[str, str], frozenset[str]] = {}  # the columns that are so downstream, by table
         self._tidied_ms = 0  # upstream time at which dropped tables were last looked through
         self._sync_points = SyncPoints(options, (state or {}).get("sync_point_ts") or start_ts)
 
@@ -108,13 +111,42 @@ class MysqlSink:
         assert self._downstream is not None
         rows = None
         if self._rescan is not None:
-            rows = Refill(self._rescan, lambda table: self._target(table, is_safe=True), self._patience)
+            rows = Refill(self._rescan, self._refill_target, self._patience)
         runner = DdlRunner(self._ddl_settings(), self._downstream, self._owner, self._patience, self._lines, rows)
-        runner.run(event, self._opened, self._drop_session)
+        try:
+            runner.run(event, self._opened, self._drop_session)
+        finally:
+            self._generated.clear()
+
+    def _refill_target(self, table: TableInfo) -> MysqlTarget:
+        """In the midst of a DDL, which may have made the table just now."""
+        self._generated.clear()
+        return self._target(table, is_safe=True)
 
     def _target(self, table: TableInfo, *, is_safe: bool) -> MysqlTarget:
         settings = SessionSettings(self._options, self._downstream, self._zone, is_for_rows=True)
-        return MysqlTarget(settings, table, self._owner, is_safe, self._patience.seconds)
+        return MysqlTarget(
+            settings, table, self._owner, is_safe, self._patience.seconds, plain_columns=self._plain_columns(table)
+        )
+
+    def _plain_columns(self, table: TableInfo) -> frozenset[str]:
+        """Those that are generated upstream and not here: a server need not know the expression, nor allow it."""
+        stored = frozenset(column.name.lower() for column in table.stored_columns if column.is_generated)
+        if not stored or self._downstream is None or self._downstream.flavor is Flavor.TIDB:
+            return frozenset()
+        place = table.schema, table.name
+        if place not in self._generated:
+            self._patiently(lambda: self._look_up_generated(place), "look at a table's columns")
+        return stored - self._generated[place]
+
+    def _look_up_generated(self, place: tuple[str, str]) -> None:
+        found = ask(
+            self._opened(),
+            "SELECT column_name FROM information_schema.columns WHERE table_schema=%s AND table_name=%s AND "
+            "generation_expression<>''",
+            place,
+        )
+        self._generated[place] = frozenset(str(column).lower() for (column,) in found)
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """All rows up to ``to_ts`` are there: each unit has returned from its last COMMIT."""

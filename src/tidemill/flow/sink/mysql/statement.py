@@ -20,9 +20,9 @@ class Shapes:
     tails: dict[Form, bytes]
 
     @classmethod
-    def of(cls, table: TableInfo, *, has_plain_keys: bool = False) -> "Shapes":
+    def of(cls, table: TableInfo, plain: frozenset[str] = frozenset()) -> "Shapes":
         into = f"{name(table.schema)}.{name(table.name)}"
-        written = [column for _, column in written_columns(table, has_plain_keys=has_plain_keys)]
+        written = [column for _, column in written_columns(table, plain)]
         columns = [name(column.name) for column in written]
         key = [name(column.name) for column in table.handle_key]
         keys = {column.offset for column in table.handle_key}

@@ -64,6 +64,7 @@ class MysqlTarget:
     patience_seconds: float = 120.0  # how long one transaction is tried again while the server answers
     away_seconds: float = 5.0  # and while it does not: then the driver waits, who can be stopped meanwhile
     window_rows: int = _WINDOW_ROWS
+    plain_columns: frozenset[str] = frozenset()  # generated upstream, and written here; in small letters
 
 
 def write_rows(target: MysqlTarget, rows: Iterator[RowBatch | LargeRows]) -> Receipt:
@@ -167,9 +168,8 @@ class _UnitWriter:
         packet = downstream.max_allowed_packet if downstream else 4 << 20
         rows = options.max_txn_row if options.batch_dml else 1
         self._target = target
-        has_plain_keys = downstream is not None and downstream.has_plain_keys
-        self._literals = Literals(target.table, has_plain_keys=has_plain_keys)
-        self._shapes = Shapes.of(target.table, has_plain_keys=has_plain_keys)
+        self._literals = Literals(target.table, target.plain_columns)
+        self._shapes = Shapes.of(target.table, target.plain_columns)
         self._limits = Limits(
             rows=rows,
             update_rows=min(options.max_multi_update_row, rows),
