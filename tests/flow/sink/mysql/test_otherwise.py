@@ -494,17 +494,28 @@ def test_a_character_set_without_a_collation_means_what_it_means_to_tidb(upstrea
 def test_a_partition_is_added_with_the_bound_that_tidb_understood(upstream: Upstream) -> None:
     """As typed it depends on the time zone of the session."""
     made = (
-        "CREATE TABLE `t` (\n  `id` int NOT NULL,\n  `k` timestamp NOT NULL,\n  PRIMARY KEY (`k`)\n)\nPARTITION BY RANGE "
-        "(UNIX_TIMESTAMP(`k`))\n(PARTITION `p0` VALUES LESS THAN (1577836800))"
+        "CREATE TABLE `t` (\n  `id` int NOT NULL,\n  `k` timestamp NOT NULL,\n  PRIMARY KEY (`k`)\n)\nPARTITION BY "
+        "RANGE (UNIX_TIMESTAMP(`k`))\n(PARTITION `p0` VALUES LESS THAN (1577836800))"
     )
     before, after = partitioned((101, "p0"), key="k"), partitioned((101, "p0"), (102, "P`1"), key="k")
     upstream.run(make(made, before))
-    query = "alter table t add partition (partition `P``1` values less than (unix_timestamp('2025-01-01')) comment 'x)')"
+    query = (
+        "alter table t add partition (partition `P``1` values less than (unix_timestamp('2025-01-01')) comment 'x)')"
+    )
     added = made[:-1] + ",\n PARTITION `P``1` VALUES LESS THAN (1735660800) COMMENT 'x)')"
     upstream.run(event(query, ActionType.ADD_TABLE_PARTITION, 2, after, pre_table_info=before, creation=added))
     assert upstream.select(
         "SELECT partition_name, partition_description FROM information_schema.partitions WHERE table_schema = 'ddls'"
     ) == [("p0", "1577836800"), ("P`1", "1735660800")]
+    query = (
+        "alter table t reorganize partition `P``1` into (partition q values less than (unix_timestamp('2025-01-02')))"
+    )
+    whole = added.replace("P``1", "q").replace("1735660800", "1735747200")
+    last = partitioned((101, "p0"), (103, "q"), key="k")
+    upstream.run(event(query, ActionType.REORGANIZE_PARTITION, 3, last, pre_table_info=after, creation=whole))
+    assert upstream.select(
+        "SELECT partition_description FROM information_schema.partitions WHERE partition_name = 'q'"
+    ) == [("1735747200",)]
 
 
 def test_an_index_that_was_left_out_does_not_take_the_statement_along(upstream: Upstream) -> None:

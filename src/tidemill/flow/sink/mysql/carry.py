@@ -189,9 +189,12 @@ class Carrier:
         if has_run or (before is not None and before.partitions and not self._is_partitioned()):
             return
         partitioning = event.creation[found.start() :] if (found := _PARTITIONING.search(event.creation)) else ""
-        texts = [self._fitted(self._added_partitions(partitioning) or self._text())]
-        if partitioning:
-            texts.append(self._fitted(f"ALTER TABLE {self._place}{partitioning}"))
+        whole = self._fitted(f"ALTER TABLE {self._place}{partitioning}") if partitioning else ""
+        texts = [self._fitted(self._added_partitions(partitioning) or self._text()), whole]
+        is_of_session = event.type != ActionType.ADD_TABLE_PARTITION and "UNIX_TIMESTAMP" in event.query.upper()
+        if event.type == ActionType.ALTER_TABLE_PARTITIONING or is_of_session:
+            texts.reverse()  # as typed, bounds may depend on the time zone
+        texts = [text for text in texts if text]
         for text in texts:
             try:
                 self._run(clock_of(event, text))
@@ -209,7 +212,8 @@ class Carrier:
             return ""
         known = {partition.name.lower() for partition in before.partitions}
         definitions = [d for d in _definitions(partitioning) if d[0].lower() not in known]
-        return f"ALTER TABLE {self._place} ADD PARTITION ({', '.join(d for _, d in definitions)})" if definitions else ""
+        text = ", ".join(definition for _, definition in definitions)
+        return f"ALTER TABLE {self._place} ADD PARTITION ({text})" if text else ""
 
     def _exchange(self, *, has_run: bool) -> None:
         event, rows = self._event, self._rows

@@ -339,7 +339,6 @@ class _Text(Tokens):
             if self._word(at) == "AS" and self._word(at + 1) == "(":
                 self._drop_nullness(*self._clause(at))
 
-
     def fit_foreign_keys(self, keys: "ForeignKeys") -> None:
         for begin, end in self._elements():
             words = [self._word(n) for n in range(begin, end)]
