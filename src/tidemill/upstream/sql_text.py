@@ -67,6 +67,13 @@ def create_table_sql(
     return f"CREATE TABLE {name} (\n{body}\n){_table_options(document, next_id)}{_partitioning(document)}"
 
 
+def create_view_sql(document: Document, schema: str) -> str:
+    """The statement that makes the view. Who defined it is left out: only TiDB knows that user."""
+    columns = ",".join(quoted(column["name"]["O"]) for column in document.get("cols") or ())
+    select = document["view"]["view_select"]
+    return f"CREATE VIEW {quoted(schema)}.{quoted(document['name']['O'])} ({columns}) AS {select}"
+
+
 def type_text(kind: Document) -> str:
     """A column's type as SHOW and DESCRIBE print it, in lower case, without its character set."""
     tp, flag = ColumnType(kind["Tp"]), kind["Flag"]

@@ -130,6 +130,22 @@ def test_a_recovered_database_is_followed_again() -> None:
     assert [name_at(store, 7, ts) for ts in (20, 30, 31)] == ["shop.a", Absent.DROPPED, "shop.a"]
 
 
+def test_a_recovered_database_has_its_views_again() -> None:
+    """Their columns have no types; a sequence is nothing to replicate."""
+    untyped = column(1, "x`y") | {"type": {**column(1, "x")["type"], "Tp": 0}}
+    view = table(8, "v", pk_is_handle=False, cols=[untyped], view={"view_select": "SELECT `a`.`id` FROM `shop`.`a`"})
+    sequence = table(9, "s", pk_is_handle=False, cols=[], sequence={"sequence_start": 1})
+    listed = [{"TableInfo": each} for each in (view, sequence, table(7, "a"))]
+    recover = {"recover_info": {"RecoverTableInfos": listed}}
+    (change,) = store_with().apply([job(30, 51, ActionType.RECOVER_SCHEMA, db=database(9, "shop2"), args=recover)])
+    assert [(e.type, e.table) for e in change.events] == [
+        (ActionType.CREATE_SCHEMA, ""),
+        (ActionType.RECOVER_TABLE, "a"),
+        (ActionType.CREATE_VIEW, "v"),
+    ]
+    assert change.events[2].query == "CREATE VIEW `shop2`.`v` (`x``y`) AS SELECT `a`.`id` FROM `shop`.`a`"
+
+
 LATER = {"recover_info": {"RecoverTableInfos": None, "LoadTablesOnExecute": True}}
 
 

@@ -27,7 +27,7 @@ from tidemill.upstream.documents import (
     replaced_view_id,
     truncate_partition_args,
 )
-from tidemill.upstream.sql_text import create_table_sql
+from tidemill.upstream.sql_text import create_table_sql, create_view_sql
 
 SYSTEM_SCHEMAS = frozenset(
     {
@@ -193,17 +193,27 @@ def _recover_database(row: JobRow, catalogue: Catalogue) -> Effect:
         creations = [""] * len(tables)
     else:
         tables = tuple(parse_table(d, database.id, database.name, row.commit_ts) for d in documents)
-        creations = [create_table_sql(document) for document in documents]
+        creations = ["" if _has_no_rows(document) else create_table_sql(document) for document in documents]
     query = f"CREATE DATABASE {sql.quoted(database.name)}"
     if database.charset and database.collate:
         query += f" CHARACTER SET {database.charset} COLLATE {database.collate}"
     shapes = [_Shape(database.name, query=query, type=ActionType.CREATE_SCHEMA)]
     for table, creation in zip(tables, creations, strict=True):
+        if table.is_view or table.is_sequence:
+            continue
         back = f"RECOVER TABLE {sql.qualified(table.schema, table.name)}"
         shapes.append(
             _Shape(database.name, table, query=creation or back, type=ActionType.RECOVER_TABLE, creation=creation)
         )
+    for table, document in zip(tables, documents or (), strict=False):
+        if table.is_view:
+            query = create_view_sql(document, database.name)
+            shapes.append(_Shape(database.name, table, query=query, type=ActionType.CREATE_VIEW))
     return Effect(_events(row, *shapes), put=tables, put_database=database)
+
+
+def _has_no_rows(document: Document) -> bool:
+    return document.get("view") is not None or document.get("sequence") is not None
 
 
 def _drop_database(row: JobRow, catalogue: Catalogue) -> Effect:
