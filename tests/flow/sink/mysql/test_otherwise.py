@@ -565,3 +565,48 @@ def test_a_virtual_column_that_mariadb_cannot_work_out_is_null(upstream: Upstrea
     upstream.run(event("create table t …", ActionType.CREATE_TABLE, 1, table, creation=made))
     upstream.insert(table, 7, {"id": 1})
     assert upstream.select("SELECT id, g FROM ddls.t") == [(1, None)]
+
+
+def test_an_expression_means_what_tidb_understood(upstream: Upstream) -> None:
+    """Typed under PIPES_AS_CONCAT; and MariaDB knows no arrows."""
+    upstream.select("CREATE TABLE ddls.t (id INT PRIMARY KEY)")
+    upstream.select("INSERT INTO ddls.t VALUES (1)")
+    columns = [
+        column("a", ColumnType.VARCHAR, flen=9, generated_expr="concat(`id`, `id`)"),
+        column("b", ColumnType.VARCHAR, flen=9, generated_expr="json_extract(_utf8mb4'{\"k\": 5}', _utf8mb4'$.k')"),
+    ]
+    after = table_of(column("id", ColumnType.LONG, KEY), *columns, schema="ddls", name="t", table_id=7)
+    query = "alter table t add column a varchar(9) as (id || id), add b varchar(9) as ('{\"k\": 5}'->'$.k') virtual"
+    upstream.run(event(query, ActionType.MULTI_SCHEMA_CHANGE, 1, after, pre_table_info=BACK))
+    assert upstream.select("SELECT id, a, b FROM ddls.t") == [(1, "11", "5")]
+
+
+# What the server itself does not survive, or has no room for
+
+
+def test_a_partition_has_a_comment_with_a_quote(upstream: Upstream) -> None:
+    """MariaDB takes it, and cannot open the table afterwards."""
+    commented = BY_RANGE.replace("(10)", "(10) COMMENT 'it''s'")
+    local = partitioned((101, "p0"), (102, "p1"), key="k")
+    upstream.run(make(LOCAL.replace(BY_RANGE, commented), local))
+    after = partitioned((101, "p0"), (102, "p1"), (103, "p2"), key="k")
+    query = "alter table t add partition (partition p2 values less than (30) comment = 'a\"b\\\\')"
+    creation = LOCAL.replace(BY_RANGE, commented[:-1] + ",\n PARTITION `p2` VALUES LESS THAN (30) COMMENT 'a\"b\\\\')")
+    upstream.run(event(query, ActionType.ADD_TABLE_PARTITION, 2, after, pre_table_info=local, creation=creation))
+    upstream.select("FLUSH TABLES")
+    upstream.insert(after, 103, {"id": 1, "k": 25})
+    assert upstream.select("SELECT k FROM ddls.t PARTITION (p2)") == [(25,)]
+
+
+def test_a_row_that_is_too_long_has_its_texts_outside(upstream: Upstream) -> None:
+    made = BACK_MADE.replace(
+        "NOT NULL,", "NOT NULL,\n  `a` varchar(16000) DEFAULT 'x',\n  `b` varbinary(60000) NOT NULL,", 1
+    )
+    columns = [
+        column("a", ColumnType.VARCHAR, flen=16000),
+        column("b", ColumnType.VARCHAR, NOT_NULL, flen=60000, charset="binary"),
+    ]
+    table = table_of(column("id", ColumnType.LONG, KEY), *columns, schema="ddls", name="t", table_id=7)
+    upstream.run(event("create table t …", ActionType.CREATE_TABLE, 1, table, creation=made))
+    upstream.insert(table, 7, {"id": 1, "a": "日" * 16000, "b": b"\0" * 60000})
+    assert upstream.select("SELECT CHAR_LENGTH(a), LENGTH(b) FROM ddls.t") == [(16000, 60000)]

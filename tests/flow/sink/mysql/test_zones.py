@@ -50,3 +50,16 @@ def test_defaults_that_were_there_before_say_nothing() -> None:
     table = table_of(ID, moment("2026-01-01 00:00:00"))
     event = alter("ALTER TABLE item COMMENT '2026-01-01 08:00:00'", table, table)
     assert clock_of(event, event.query) == Clock(event.query)
+
+
+def test_a_zone_with_summer_time_has_two_offsets() -> None:
+    after = table_of(
+        ID, moment("2024-07-01 04:00:00"), moment("2024-01-01 05:00:00"),
+        moment("2024-07-01 00:00:00", ColumnType.DATETIME),
+    )  # fmt: skip
+    text = (
+        "ALTER TABLE item ADD a TIMESTAMP DEFAULT '2024-07-01 {:02}:00:00', ADD b timestamp DEFAULT "
+        "'2024-01-01 {:02}:00:00', ADD c DATETIME DEFAULT '2024-07-01 00:00:00'"
+    )
+    event = alter(text.format(0, 0), after, table_of(ID))
+    assert clock_of(event, event.query) == Clock(text.format(4, 5), "+00:00")

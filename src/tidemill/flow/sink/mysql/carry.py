@@ -55,6 +55,7 @@ _NO_PLACE: Final = frozenset({_NO_TABLE, _NO_DATABASE})
 _ASYNC_AFTER_SECONDS = 5.0
 _JOB_POLL_SECONDS = 0.5
 _UTC = "+00:00"
+_LONG_TEXT: Final = 256  # characters of a VARCHAR that may become TEXT where a row is too long
 _CREATION = re.compile(r"CREATE TABLE `(?:[^`]|``)+`")
 _DEFINITION = re.compile(r"^[( ](PARTITION `((?:[^`]|``)+)` .*?)(?:,|\))$", re.MULTILINE)
 _PARTITIONING = re.compile(r"\nPARTITION BY (\w+)")
@@ -321,22 +322,30 @@ class Carrier:
             {"foreign_keys": without, "keeps_partitions": False, "keeps_default_expressions": False},
         ]
         seen: set[str] = set()
-        for text, zone in ((creation, _UTC), (query, None)):
-            for plain in self._plainer():
+        for bent in self._bent():
+            for text, zone in ((creation, _UTC), (query, None)):
                 for more in ways:
-                    fitted = self._fitted(text, **more, **plain)
+                    fitted = self._fitted(text, **more, **bent)
                     if fitted and fitted not in seen:
                         seen.add(fitted)
                         yield Clock(fitted, zone) if zone else clock_of(self._event, fitted)
 
-    def _plainer(self) -> Iterator[dict[str, Any]]:
-        """With fewer and fewer generated columns: a server need not know their expressions, nor allow them."""
-        table = self._event.table_info
-        generated = [column for column in table.columns if column.is_generated] if table else []
+    def _bent(self) -> Iterator[dict[str, Any]]:
+        """With long texts outside of the row, then with fewer and fewer generated columns: a server need not know their
+        expressions, nor allow them."""
         yield {}
+        table = self._event.table_info
+        if table is None:
+            return
+        indexed = {part.offset for index in table.indexes for part in index.columns}
+        long = {c.name.lower() for c in table.columns if c.flen >= _LONG_TEXT and c.offset not in indexed}
+        if long:
+            yield {"text_columns": frozenset(long)}
+        generated = [column for column in table.columns if column.is_generated]
         for columns in ([column for column in generated if not column.is_virtual], generated):
             if columns:
-                yield {"plain_columns": frozenset(column.name.lower() for column in columns)}
+                plain = frozenset(column.name.lower() for column in columns)
+                yield {"plain_columns": plain, "text_columns": frozenset(long)}
 
     def _make_anew(self) -> None:
         """The table as it is upstream, beside the one that is here, filled, and put into its place."""
@@ -494,6 +503,7 @@ class Carrier:
             has_vectors=self._downstream.has_vectors and not self._options.has_vector_type,
             plain_columns=plain_key_columns(table) if table is not None and has_plain_keys else frozenset(),
             place=(self._event.schema, self._event.table),
+            expressions=_expressions(table) if table is not None else {},
         )
         return rewritten(query, self._downstream, replace(fit, **({"foreign_keys": self._foreign_keys()} | more)))
 
@@ -555,6 +565,11 @@ def _set_to(session: Any, clock: Clock) -> Iterator[None]:
                 ask(session, "SET TIMESTAMP = DEFAULT")
             if session.open and clock.time_zone is not None:
                 ask(session, "SET SESSION time_zone = @tidemill_zone")
+
+
+def _expressions(table: TableInfo) -> dict[str, str]:
+    """Of generated columns, as TiDB restores them, which does not escape a backslash."""
+    return {c.name.lower(): c.generated_expr for c in table.columns if c.is_generated and "\\" not in c.generated_expr}
 
 
 def _definitions(partitioning: str) -> list[tuple[str, str]]:

@@ -4,8 +4,8 @@ Only words outside strings, quoted names and comments are looked at, and only wh
 is not known here is sent as it stands, and the server's error tells.
 """
 
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -58,6 +58,8 @@ class Fit:
     plain_columns: frozenset[str] = frozenset()  # generated ones that are to be plain, in small letters
     keeps_partitions: bool = True
     keeps_default_expressions: bool = True
+    expressions: Mapping[str, str] = field(default_factory=dict)  # of generated columns, by name in small letters
+    text_columns: frozenset[str] = frozenset()  # VARCHAR that is to be TEXT, in small letters
     place: tuple[str, str] | None = None  # the names of what it alters, as they are spelled; no table: a database
     widens_latin1: bool = True
     foreign_keys: ForeignKeys = ForeignKeys()
@@ -74,8 +76,12 @@ def rewritten(query: str, downstream: Downstream, fit: Fit = Fit()) -> str:  # n
     text.drop_tidb_clauses()
     text.replace_vectors()
     text.fit_foreign_keys(fit.foreign_keys)
+    if fit.expressions:
+        text.spell_expressions(fit.expressions)
     if fit.plain_columns:
         text.make_plain(fit.plain_columns)
+    if fit.text_columns:
+        text.make_text(fit.text_columns)
     if not fit.keeps_partitions:
         text.drop_partitioning()
     if not fit.keeps_default_expressions:
@@ -182,7 +188,7 @@ class _Text(Tokens):
             is_index_end = at > 0 and (self._tokens[at - 1].word == ")" or self._word(at - 2) == "INDEX")
             if token.word in ("INVISIBLE", "VISIBLE") and is_index_end:
                 token.text = "IGNORED" if token.word == "INVISIBLE" else "NOT IGNORED"
-        self._sweep([self._enforcement])
+        self._sweep([self._enforcement, self._partition_comment])
         self._drop_expression_indexes()
         self._free_generated()
         for at in range(len(self._tokens) - 1, -1, -1):
@@ -305,6 +311,24 @@ class _Text(Tokens):
                 first = clause - 2 if self._word(clause - 1) == "ALWAYS" else clause
                 self._remove(first, behind)
 
+    def spell_expressions(self, expressions: Mapping[str, str]) -> None:
+        """As TiDB understood them: ``a || b`` and ``j->'$.k'`` mean something else to others, or nothing."""
+        for begin, end in self._elements():
+            at = self._column_at(begin)
+            clause = self._generation(at, end)
+            if at < end and clause < end and self._tokens[at].name in expressions:
+                self._remove(clause + 2, self._closing(clause + 1) - 1)
+                self._insert(clause + 2, expressions[self._tokens[at].name])
+
+    def make_text(self, columns: Container[str]) -> None:
+        """``name VARCHAR(n)`` as TEXT, ``VARBINARY(n)`` as BLOB: they do not count against the length of a row."""
+        for begin, end in self._elements():
+            at = self._column_at(begin)
+            kind = {"VARCHAR": "TEXT", "VARBINARY": "BLOB"}.get(self._word(at + 1))
+            if at < end and kind is not None and self._tokens[at].name in columns and self._word(at + 2) == "(":
+                self._remove(at + 1, self._closing(at + 2))
+                self._insert(at + 1, kind)
+
     def _column_at(self, at: int) -> int:
         """Where the name stands that a column has after the clause which begins at ``at``."""
         is_change = self._word(at) == "CHANGE"
@@ -417,6 +441,17 @@ class _Text(Tokens):
         if self._word(0) != "CREATE" or [self._word(at), self._word(at + 1)] != ["DEFINER", "="]:
             return 0
         return 5 if self._word(at + 3) in ("@", "(") else 3
+
+    def _partition_comment(self, at: int) -> int:
+        """``COMMENT 'it''s'`` of a table partition: MariaDB writes it down so that it cannot read it any more."""
+        if self._word(at) != "COMMENT":
+            return 0
+        end = at + 2 if self._word(at + 1) == "=" else at + 1
+        if end >= len(self._tokens) or self._tokens[end].kind != "string":
+            return 0
+        begin, _ = self._clause(at)
+        is_broken = any(sign in self._tokens[end].text[1:-1] for sign in "'\"\\")
+        return end + 1 - at if self._word(begin) == "PARTITION" and is_broken else 0
 
     def _enforcement(self, at: int) -> int:
         """``[NOT] ENFORCED`` behind a check; sessions do not check anyway."""

@@ -7,7 +7,7 @@ for the rows that were there: for a TIMESTAMP in UTC, for a DATETIME by the sess
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -41,8 +41,13 @@ def clock_of(event: DdlEvent, query: str) -> Clock:
     if stamps and locals_ and offset is None:
         found = min(locals_) - min(stamps)
         offset = found if _is_offset(found) else None
+    stored = {default for _, default in _defaults(event.table_info) - _defaults(event.pre_table_info)}
     if offset is not None and not _LOWEST <= offset <= _HIGHEST:
-        query, offset = _shifted(event, query, offset), timedelta(0)
+        query, offset = _shifted(query, {default + offset: default for default in stored}), timedelta(0)
+    elif offset is None and not moments and stored:
+        # A zone with summer time has two offsets.
+        shifted = _shifted_by_column(query, stored)
+        query, offset = shifted, timedelta(0) if shifted != query else None
     if not moments:
         return Clock(query, None if offset is None else _shown(offset))
     offset = timedelta(0) if offset is None else offset
@@ -87,13 +92,26 @@ def _shown(offset: timedelta) -> str:
     return f"{'-' if offset < timedelta(0) else '+'}{minutes // 60:02}:{minutes % 60:02}"
 
 
-def _shifted(event: DdlEvent, query: str, offset: timedelta) -> str:
+def _shifted(query: str, moments: Mapping[datetime, datetime]) -> str:
     """With the defaults of TIMESTAMP columns in UTC."""
-    stored = {default for _, default in _defaults(event.table_info) - _defaults(event.pre_table_info)}
 
     def shifted(found: re.Match[str]) -> str:
         moment = _moment(found.group(1) or found.group(2) or "")
-        return f"'{moment - offset}'" if moment is not None and moment - offset in stored else found.group()
+        return f"'{moments[moment]}'" if moment is not None and moment in moments else found.group()
+
+    return _STRING.sub(shifted, query)
+
+
+def _shifted_by_column(query: str, stored: Collection[datetime]) -> str:
+    """The same where each has an offset of its own: only behind the word TIMESTAMP of the same column."""
+
+    def shifted(found: re.Match[str]) -> str:
+        moment = _moment(found.group(1) or found.group(2) or "")
+        column = query[: found.start()].rpartition(",")[2]
+        fitting = [s for s in stored if moment is not None and _is_offset(moment - s)]
+        if len(fitting) != 1 or not re.search(r"\btimestamp\b", column, re.IGNORECASE):
+            return found.group()
+        return f"'{fitting[0]}'"
 
     return _STRING.sub(shifted, query)
 
