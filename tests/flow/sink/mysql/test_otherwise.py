@@ -574,11 +574,14 @@ def test_an_expression_means_what_tidb_understood(upstream: Upstream) -> None:
     columns = [
         column("a", ColumnType.VARCHAR, flen=9, generated_expr="concat(`id`, `id`)"),
         column("b", ColumnType.VARCHAR, flen=9, generated_expr="json_extract(_utf8mb4'{\"k\": 5}', _utf8mb4'$.k')"),
+        column("c", ColumnType.VARCHAR, flen=9, generated_expr="concat(_utf8mb4'\\\\', _utf8mb4'it''s\\\\x')"),
     ]
     after = table_of(column("id", ColumnType.LONG, KEY), *columns, schema="ddls", name="t", table_id=7)
-    query = "alter table t add column a varchar(9) as (id || id), add b varchar(9) as ('{\"k\": 5}'->'$.k') virtual"
+    query = "alter table t add column a varchar(9) as (id || id), add b varchar(9) as ('{\"k\": 5}'->'$.k') virtual, "
+    query += "add c varchar(9) as ('\\\\' || 'it''s\\\\x')"
     upstream.run(event(query, ActionType.MULTI_SCHEMA_CHANGE, 1, after, pre_table_info=BACK))
-    assert upstream.select("SELECT id, a, b FROM ddls.t") == [(1, "11", "5")]
+    upstream.select("FLUSH TABLES")
+    assert upstream.select("SELECT id, a, b, c FROM ddls.t") == [(1, "11", "5", "\\it's\\x")]
 
 
 # What the server itself does not survive, or has no room for
@@ -610,3 +613,19 @@ def test_a_row_that_is_too_long_has_its_texts_outside(upstream: Upstream) -> Non
     upstream.run(event("create table t …", ActionType.CREATE_TABLE, 1, table, creation=made))
     upstream.insert(table, 7, {"id": 1, "a": "日" * 16000, "b": b"\0" * 60000})
     assert upstream.select("SELECT CHAR_LENGTH(a), LENGTH(b) FROM ddls.t") == [(16000, 60000)]
+
+
+def test_an_index_of_a_virtual_column_that_mariadb_refuses_is_left_out(upstream: Upstream) -> None:
+    expression = "date_format(from_days(730000 + `id`), _utf8mb4'%Y')"
+    table, made = generated(expression, "VIRTUAL")
+    upstream.rows[7] = [{"id": 1}]
+    index = IndexInfo(2, "ig", (IndexColumn(1, -1),), is_unique=True, is_primary=False)
+    after = replace(table, indexes=(*table.indexes, index))
+    indexed = made.replace("PRIMARY KEY (`id`)", "PRIMARY KEY (`id`),\n  UNIQUE KEY `ig` (`g`)")
+    upstream.run(event("create table t …", ActionType.CREATE_TABLE, 1, after, creation=indexed))
+    upstream.insert(after, 7, {"id": 1})
+    assert upstream.select("SELECT id, g FROM ddls.t") == [(1, "1998")]
+    query = "alter table t add index ig (g)"
+    upstream.run(event(query, ActionType.ADD_INDEX, 2, after, pre_table_info=table, creation=indexed))
+    assert upstream.select("SELECT id, g FROM ddls.t") == [(1, "1998")]
+    assert upstream.asked == []

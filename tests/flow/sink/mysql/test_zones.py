@@ -63,3 +63,21 @@ def test_a_zone_with_summer_time_has_two_offsets() -> None:
     )
     event = alter(text.format(0, 0), after, table_of(ID))
     assert clock_of(event, event.query) == Clock(text.format(4, 5), "+00:00")
+
+
+def test_a_moment_beside_two_offsets() -> None:
+    now = {"default": "CURRENT_TIMESTAMP", "origin_default": "2026-01-01 10:00:00"}
+    local = column("d", ColumnType.DATETIME, **{**now, "origin_default": "2026-01-01 05:00:00"})
+    after = table_of(
+        ID,
+        moment("2024-07-01 04:00:00"),
+        moment("2024-01-01 05:00:00"),
+        column("c", ColumnType.TIMESTAMP, **now),
+        local,
+    )
+    text = (
+        "ALTER TABLE item ADD a TIMESTAMP DEFAULT '2024-{} {:02}:00:00', ADD b TIMESTAMP DEFAULT '2024-01-01 00:00:00'"
+        ", ADD c TIMESTAMP DEFAULT CURRENT_TIMESTAMP, ADD d DATETIME DEFAULT CURRENT_TIMESTAMP"
+    )
+    event = alter(text.format("07-01", 0), after, table_of(ID))
+    assert clock_of(event, event.query) == Clock(text.format("06-30", 23), "-05:00", "1767261600.000000")

@@ -34,7 +34,7 @@ from tidemill.flow.sink.mysql.statement import name
 from tidemill.flow.sink.mysql.zones import Clock, added_now, clock_of
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
-from tidemill.model.table import INTEGER_TYPES, ColumnFlag, ColumnInfo, ColumnType, TableInfo
+from tidemill.model.table import INTEGER_TYPES, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
 from tidemill.model.ts import show
 
 log = get_logger("mysql")
@@ -266,6 +266,12 @@ class Carrier:
                 if not self._is_for_us(error):
                     raise
                 clock = adapted
+        known = {index.name for index in event.pre_table_info.indexes} if event.pre_table_info else None
+        if event.type == ActionType.ADD_INDEX and known is not None:
+            added = [index for index in event.table_info.indexes if index.name not in known]
+            if added and all(_is_virtual(index, event.table_info) for index in added):
+                log.warning("index of a virtual column left out", table=self._place, said=failures.text_of(refusal))
+                return False
         if self._rows is None or not event.creation:
             raise refusal
         self._make_anew()
@@ -341,11 +347,14 @@ class Carrier:
         long = {c.name.lower() for c in table.columns if c.flen >= _LONG_TEXT and c.offset not in indexed}
         if long:
             yield {"text_columns": frozenset(long)}
+        left = frozenset(index.name.lower() for index in table.indexes if _is_virtual(index, table))
+        if left:
+            yield {"left_indexes": left}
         generated = [column for column in table.columns if column.is_generated]
         for columns in ([column for column in generated if not column.is_virtual], generated):
             if columns:
                 plain = frozenset(column.name.lower() for column in columns)
-                yield {"plain_columns": plain, "text_columns": frozenset(long)}
+                yield {"plain_columns": plain, "text_columns": frozenset(long), "left_indexes": left}
 
     def _make_anew(self) -> None:
         """The table as it is upstream, beside the one that is here, filled, and put into its place."""
@@ -567,9 +576,14 @@ def _set_to(session: Any, clock: Clock) -> Iterator[None]:
                 ask(session, "SET SESSION time_zone = @tidemill_zone")
 
 
+def _is_virtual(index: IndexInfo, table: TableInfo) -> bool:
+    """Whether it has a virtual column, so that no row needs it: it is never the handle key."""
+    return any(table.columns[part.offset].is_virtual for part in index.columns)
+
+
 def _expressions(table: TableInfo) -> dict[str, str]:
-    """Of generated columns, as TiDB restores them, which does not escape a backslash."""
-    return {c.name.lower(): c.generated_expr for c in table.columns if c.is_generated and "\\" not in c.generated_expr}
+    """Of generated columns, as TiDB understood them."""
+    return {c.name.lower(): c.generated_expr for c in table.columns if c.is_generated}
 
 
 def _definitions(partitioning: str) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from tidemill.flow.sink.mysql.session import Downstream, Flavor
-from tidemill.flow.sink.mysql.tokens import Token, Tokens
+from tidemill.flow.sink.mysql.tokens import Token, Tokens, tokens_of
 from tidemill.upstream.sql_text import quoted
 
 # MariaDB has no collation of Unicode 9; these are its nearest, without padding as those are.
@@ -59,6 +59,7 @@ class Fit:
     keeps_partitions: bool = True
     keeps_default_expressions: bool = True
     expressions: Mapping[str, str] = field(default_factory=dict)  # of generated columns, by name in small letters
+    left_indexes: frozenset[str] = frozenset()  # that a CREATE TABLE does without, in small letters
     text_columns: frozenset[str] = frozenset()  # VARCHAR that is to be TEXT, in small letters
     place: tuple[str, str] | None = None  # the names of what it alters, as they are spelled; no table: a database
     widens_latin1: bool = True
@@ -80,6 +81,8 @@ def rewritten(query: str, downstream: Downstream, fit: Fit = Fit()) -> str:  # n
         text.spell_expressions(fit.expressions)
     if fit.plain_columns:
         text.make_plain(fit.plain_columns)
+    if fit.left_indexes:
+        text.leave_indexes(fit.left_indexes)
     if fit.text_columns:
         text.make_text(fit.text_columns)
     if not fit.keeps_partitions:
@@ -188,7 +191,7 @@ class _Text(Tokens):
             is_index_end = at > 0 and (self._tokens[at - 1].word == ")" or self._word(at - 2) == "INDEX")
             if token.word in ("INVISIBLE", "VISIBLE") and is_index_end:
                 token.text = "IGNORED" if token.word == "INVISIBLE" else "NOT IGNORED"
-        self._sweep([self._enforcement, self._partition_comment])
+        self._sweep([self._enforcement, self._partition_comment, self._introducer])
         self._drop_expression_indexes()
         self._free_generated()
         for at in range(len(self._tokens) - 1, -1, -1):
@@ -318,7 +321,17 @@ class _Text(Tokens):
             clause = self._generation(at, end)
             if at < end and clause < end and self._tokens[at].name in expressions:
                 self._remove(clause + 2, self._closing(clause + 1) - 1)
-                self._insert(clause + 2, expressions[self._tokens[at].name])
+                for token in reversed(tokens_of(expressions[self._tokens[at].name])):
+                    self._tokens.insert(clause + 2, token)
+                    self._before.insert(clause + 2, "" if token.word in ("(", ")", ",") else " ")
+
+    def leave_indexes(self, names: Container[str]) -> None:
+        """``[UNIQUE] KEY name (…)`` of these names, in a CREATE TABLE."""
+        for begin, end in self._elements():
+            at = begin + (self._word(begin) == "UNIQUE")
+            at += self._word(at) in ("KEY", "INDEX")
+            if begin < at < end and self._tokens[at].name in names:
+                self._remove_element(begin, end)
 
     def make_text(self, columns: Container[str]) -> None:
         """``name VARCHAR(n)`` as TEXT, ``VARBINARY(n)`` as BLOB: they do not count against the length of a row."""
@@ -441,6 +454,12 @@ class _Text(Tokens):
         if self._word(0) != "CREATE" or [self._word(at), self._word(at + 1)] != ["DEFINER", "="]:
             return 0
         return 5 if self._word(at + 3) in ("@", "(") else 3
+
+    def _introducer(self, at: int) -> int:
+        """``_utf8mb4'\\\\'`` in an expression: MariaDB writes it down without the escape, and reads another text."""
+        behind = self._tokens[at + 1] if at + 1 < len(self._tokens) else None
+        has_escape = behind is not None and behind.kind == "string" and "\\" in behind.text
+        return int(has_escape and self._word(at) == "_UTF8MB4")
 
     def _partition_comment(self, at: int) -> int:
         """``COMMENT 'it''s'`` of a table partition: MariaDB writes it down so that it cannot read it any more."""

@@ -152,3 +152,12 @@ class Tokens:
 
     def _first_parenthesis(self) -> int:
         return next((at for at in range(len(self._tokens)) if self._word(at) == "("), len(self._tokens))
+
+
+def tokens_of(text: str) -> list[Token]:
+    """What means something in ``text``."""
+    return [
+        Token(found.lastgroup or "sign", found.group())
+        for found in _TOKEN.finditer(text)
+        if found.lastgroup not in ("space", "feature")
+    ]

@@ -35,7 +35,8 @@ class Clock:
 
 def clock_of(event: DdlEvent, query: str) -> Clock:
     """For a ``query`` that is the event's, perhaps respelled."""
-    offset, moments = typed_offset(event), _added_moments(event)
+    typed, moments = typed_offset(event), _added_moments(event)
+    offset = typed
     stamps = {moment for kind, moment in moments if kind is ColumnType.TIMESTAMP}
     locals_ = {moment for kind, moment in moments if kind is not ColumnType.TIMESTAMP}
     if stamps and locals_ and offset is None:
@@ -44,10 +45,10 @@ def clock_of(event: DdlEvent, query: str) -> Clock:
     stored = {default for _, default in _defaults(event.table_info) - _defaults(event.pre_table_info)}
     if offset is not None and not _LOWEST <= offset <= _HIGHEST:
         query, offset = _shifted(query, {default + offset: default for default in stored}), timedelta(0)
-    elif offset is None and not moments and stored:
+    elif typed is None and stored:
         # A zone with summer time has two offsets.
-        shifted = _shifted_by_column(query, stored)
-        query, offset = shifted, timedelta(0) if shifted != query else None
+        shifted = _shifted_by_column(query, stored, offset or timedelta(0))
+        query, offset = shifted, (offset or timedelta(0)) if shifted != query else offset
     if not moments:
         return Clock(query, None if offset is None else _shown(offset))
     offset = timedelta(0) if offset is None else offset
@@ -102,8 +103,8 @@ def _shifted(query: str, moments: Mapping[datetime, datetime]) -> str:
     return _STRING.sub(shifted, query)
 
 
-def _shifted_by_column(query: str, stored: Collection[datetime]) -> str:
-    """The same where each has an offset of its own: only behind the word TIMESTAMP of the same column."""
+def _shifted_by_column(query: str, stored: Collection[datetime], offset: timedelta) -> str:
+    """With each as at ``offset``, where none explains them all: only behind the word TIMESTAMP of the same column."""
 
     def shifted(found: re.Match[str]) -> str:
         moment = _moment(found.group(1) or found.group(2) or "")
@@ -111,7 +112,7 @@ def _shifted_by_column(query: str, stored: Collection[datetime]) -> str:
         fitting = [s for s in stored if moment is not None and _is_offset(moment - s)]
         if len(fitting) != 1 or not re.search(r"\btimestamp\b", column, re.IGNORECASE):
             return found.group()
-        return f"'{fitting[0]}'"
+        return f"'{fitting[0] + offset}'"
 
     return _STRING.sub(shifted, query)
 
