@@ -101,3 +101,11 @@ def test_a_member_with_a_backslash_is_the_same_when_it_is_read_again(kind: str) 
     document = build_table(parse_create_table(query), Charset("utf8mb4", "utf8mb4_bin"))
     again = build_table(parse_create_table(create_table_sql(document)), Charset("utf8mb4", "utf8mb4_bin"))
     assert again["cols"][1]["type"]["Elems"] == document["cols"][1]["type"]["Elems"] == ["a\\b", "it's", "x\ny"]
+
+
+def test_the_day_as_a_default_is_no_text() -> None:
+    """As TiDB writes it down for DEFAULT (CURRENT_DATE)."""
+    query = "create table t (id int primary key, d date default '2026-01-01')"
+    document = build_table(parse_create_table(query), Charset("utf8mb4", "utf8mb4_bin"))
+    document["cols"][1]["default"] = "CURRENT_DATE"
+    assert "`d` date DEFAULT (CURRENT_DATE)," in create_table_sql(document)

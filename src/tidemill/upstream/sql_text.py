@@ -232,6 +232,8 @@ def _default_part(column: Document, zone: tzinfo) -> list[str]:
     dates = (ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.DATE)
     if kind["Tp"] == ColumnType.BIT or (shown.upper().startswith("CURRENT_TIMESTAMP") and kind["Tp"] in dates):
         return [f"DEFAULT {shown}"]
+    if shown.upper() == "CURRENT_DATE" and kind["Tp"] in dates:
+        return ["DEFAULT (CURRENT_DATE)"]
     return [f"DEFAULT {literal(shown)}"]
 
 

@@ -58,6 +58,7 @@ MYSQL = Downstream(Flavor.MYSQL, (8, 0, 36), 16 << 20)
         (MARIADB, "alter table t add column b int, add unique index k (a, (b + 1)) invisible",
          "alter table t add column b int"),
         (MARIADB, "alter table t add index k ((a))", ""),
+        (MYSQL, "create table t (a int, key `` (a))", "create table t (a int, key (a))"),
         (MARIADB, "create unique index k on d.t ((a + b), c)", ""),
         (MARIADB, "create index k on t (a, b(3))", "create index k on t (a, b(3))"),
         (MYSQL, "alter table t add index k ((upper(v)))", "alter table t add index k ((upper(v)))"),

@@ -117,6 +117,7 @@ class _Text(Tokens):
                 self._index_updates,
                 self._validation,
                 self._definer,
+                self._empty_name,
             ]
         )
 
@@ -471,6 +472,10 @@ class _Text(Tokens):
         begin, _ = self._clause(at)
         is_broken = any(sign in self._tokens[end].text[1:-1] for sign in "'\"\\")
         return end + 1 - at if self._word(begin) == "PARTITION" and is_broken else 0
+
+    def _empty_name(self, at: int) -> int:
+        """Of an index, which TiDB lets be so: others find one."""
+        return int(self._tokens[at].text == "``" and self._word(at - 1) in ("KEY", "INDEX"))
 
     def _enforcement(self, at: int) -> int:
         """``[NOT] ENFORCED`` behind a check; sessions do not check anyway."""
