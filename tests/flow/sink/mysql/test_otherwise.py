@@ -629,3 +629,22 @@ def test_an_index_of_a_virtual_column_that_mariadb_refuses_is_left_out(upstream:
     upstream.run(event(query, ActionType.ADD_INDEX, 2, after, pre_table_info=table, creation=indexed))
     assert upstream.select("SELECT id, g FROM ddls.t") == [(1, "1998")]
     assert upstream.asked == []
+
+
+def test_an_update_in_place_keeps_what_is_empty_in_an_enum_and_a_set(upstream: Upstream) -> None:
+    members = ("", *(f"m{n}" for n in range(63)))
+    table = table_of(
+        column("id", ColumnType.LONG, KEY), column("e", ColumnType.ENUM, elems=("a", "")),
+        column("s", ColumnType.SET, elems=members), schema="ddls", name="t", table_id=7,
+    )  # fmt: skip
+    texts = ",".join(f"'{member}'" for member in members)
+    upstream.select(f"CREATE TABLE ddls.t (id INT PRIMARY KEY, e ENUM('a', ''), s SET({texts}))")
+    upstream.insert(table, 7, *({"id": n, "e": 1, "s": 2} for n in range(4)))
+    upstream.sink.commit(Ts(COMMIT_TS + 1), [])
+    values = [{"e": 0, "s": 3}, {"e": 2, "s": 1}, {"e": None, "s": 2**64 - 1}, {"e": 1, "s": 0}]
+    changes = rows_of(table, *(({"id": n, "e": 1, "s": 2}, {"id": n, **row}) for n, row in enumerate(values)))
+    target = upstream.sink.target(table, 7, Ts(COMMIT_TS + 2))
+    assert not target.is_safe  # it updates in place
+    write_rows(target, iter([changes]))
+    found = upstream.select("SELECT e + 0, CAST(s AS UNSIGNED) FROM ddls.t ORDER BY id")
+    assert found == [(row["e"], row["s"]) for row in values]

@@ -5,11 +5,17 @@ from typing import Any
 
 from tidemill.flow.sink.mysql.literals import written_columns
 from tidemill.flow.sink.mysql.plan import Form, Plan, Statement
-from tidemill.model.table import TableInfo
+from tidemill.model.table import ColumnInfo, ColumnType, TableInfo
 
 
 def name(text: str) -> str:
     return "`" + text.replace("`", "``") + "`"
+
+
+def _new(column: ColumnInfo) -> str:
+    """The new value. That of an ENUM or SET would pass as a text, and the empty member of a SET be lost."""
+    value = f"VALUES({name(column.name)})"
+    return f"CAST({value} AS UNSIGNED)" if column.type in (ColumnType.ENUM, ColumnType.SET) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +33,7 @@ class Shapes:
         key = [name(column.name) for column in table.handle_key]
         keys = {column.offset for column in table.handle_key}
         values = f"INTO {into} ({','.join(columns)}) VALUES "
-        sets = ",".join(
-            f"{name(column.name)}=VALUES({name(column.name)})" for column in written if column.offset not in keys
-        )
+        sets = ",".join(f"{name(column.name)}={_new(column)}" for column in written if column.offset not in keys)
         where = key[0] if len(key) == 1 else f"({','.join(key)})"
         # A table of nothing but its key has nothing to update: the row is there.
         update = f" ON DUPLICATE KEY UPDATE {sets or f'{key[0]}={key[0]}'}"
