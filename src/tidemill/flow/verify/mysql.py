@@ -23,6 +23,7 @@ from tidemill.flow.verify.resultset import select
 from tidemill.model.row import arrow_type
 from tidemill.model.table import INTEGER_TYPES, ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import Ts
+from tidemill.upstream.sql_text import literal
 
 _AS_NUMBER = frozenset({ColumnType.BIT, ColumnType.ENUM, ColumnType.SET})
 
@@ -211,7 +212,8 @@ def type_differs(column: ColumnInfo, data_type: str, column_type: str) -> str:
         return f"it is {'unsigned' if column.is_unsigned else 'signed'} upstream and {column_type} downstream"
     if column.type in (ColumnType.ENUM, ColumnType.SET):
         wanted = ",".join("'" + element.replace("'", "''") + "'" for element in column.elems)
-        if column_type != f"{data_type}({wanted})":
+        escaped = ",".join(map(literal, column.elems))  # as MariaDB prints them
+        if column_type not in (f"{data_type}({wanted})", f"{data_type}({escaped})"):
             return f"it is {data_type}({wanted}) upstream and {column_type} downstream"
     return ""
 
