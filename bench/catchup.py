@@ -32,14 +32,14 @@ import pyarrow as pa
 from bench.data import RECORDED, TABLE_ID
 from bench.flow import upstream
 from tests.histories import load
-from tidemill import server
+from tidemill.capture import changefeed as server
+from tidemill.capture.changefeed import Changefeed, RunOptions
 from tidemill.flow.puller import PullerStats
 from tidemill.flow.puller.puller import ChangeReceiver
 from tidemill.model.change import RAW_CHANGE_SCHEMA
 from tidemill.model.span import Span
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions
-from tidemill.upstream.keys import record_span
+from tidemill.tidb.keys import record_span
 from tidemill.upstream.pd import PdClient
 
 Result = dict[str, Any]

@@ -30,9 +30,9 @@ from tidemill.errors import UpstreamUnavailableError
 from tidemill.flow.puller import Puller
 from tidemill.model.span import end_to_wire
 from tidemill.model.ts import Ts
+from tidemill.tidb.keys import record_span
 from tidemill.upstream.channel import open_channel
 from tidemill.upstream.feed.stream import SPOKEN_VERSION
-from tidemill.upstream.keys import record_span
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
 

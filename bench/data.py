@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.errors import HistoryCorruptError
-from tidemill.upstream.keys import record_prefix, table_prefix
+from tidemill.tidb.keys import record_prefix, table_prefix
 
 RECORDED = Path(__file__).parents[1] / "tests" / "data" / "histories"
 TABLE_ID = 112  # of the benchmark's table, in both

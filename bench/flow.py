@@ -30,10 +30,10 @@ from pyspark.sql.types import StructType
 
 from bench.data import RECORDED, TABLE_ID, grow
 from tests.histories import load
+from tidemill.capture.changefeed import Changefeed, RunOptions
 from tidemill.flow.mounter import mount
 from tidemill.flow.schema import SchemaStore
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions
 from tidemill.spark.session import open_session
 
 Result = dict[str, Any]

@@ -16,11 +16,11 @@ from bench.data import TABLE_ID
 from tests.histories import load
 from tidemill.flow.mounter import mount
 from tidemill.flow.schema import SchemaStore
-from tidemill.flow.sink.lake import parse_lake_uri, write_rows
-from tidemill.flow.sink.lake.changes import change_tables
-from tidemill.flow.sink.lake.iceberg import IcebergSink, open_catalog
 from tidemill.model.row import RowBatch
 from tidemill.model.ts import Ts
+from tidemill.sinks.lake import parse_lake_uri, write_rows
+from tidemill.sinks.lake.changes import change_tables
+from tidemill.sinks.lake.iceberg import IcebergSink, open_catalog
 
 Result = dict[str, Any]
 

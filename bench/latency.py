@@ -35,8 +35,8 @@ from pyspark.sql import SparkSession
 
 from bench.flow import CANAL_JSON, warm_up
 from bench.writer import Commit, Writer, writer
-from tidemill.processor import BatchTrace
-from tidemill.server import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.processor import BatchTrace
 from tidemill.spark.session import open_session
 
 Result = dict[str, Any]

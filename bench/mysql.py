@@ -23,12 +23,12 @@ from tests.histories import load
 from tests.mariadb import MariaDb
 from tidemill.flow.mounter import mount
 from tidemill.flow.schema import SchemaStore
-from tidemill.flow.sink.mysql import MysqlSink, parse_mysql_uri, write_rows
-from tidemill.flow.sink.mysql.literals import Literals
-from tidemill.flow.sink.mysql.plan import Limits, make_plan
-from tidemill.flow.sink.mysql.statement import Shapes
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.ts import Ts
+from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri, write_rows
+from tidemill.sinks.mysql.literals import Literals
+from tidemill.sinks.mysql.plan import Limits, make_plan
+from tidemill.sinks.mysql.statement import Shapes
 
 _ROWS = 60_000
 _ROUNDS = 5

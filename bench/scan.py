@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.client import serving
 from bench.data import grow
-from tidemill.flow.scan import ScanClient, ScanPart, TableName, read_part
-from tidemill.flow.scan.hold import ReadHold
+from tidemill.source.scan import ScanClient, ScanPart, TableName, read_part
+from tidemill.source.scan.hold import ReadHold
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader

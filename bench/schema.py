@@ -32,19 +32,19 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidebox.sql.bootstrap import write_system
+from tidebox.sql.catalog import SchemaCache
+from tidebox.sql.ddl.columns import PUBLIC
+from tidebox.sql.ddl.tables import DEFAULT_CHARSET, build_database, build_table
+from tidebox.sql.meta import Meta
+from tidebox.sql.parse.statements import CreateTable
+from tidebox.sql.parse.tables import parse_create_table
+from tidebox.sql.transaction import Transaction
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.errors import UpstreamUnavailableError
 from tidemill.flow.schema.loader import load_schema
 from tidemill.model.ts import Ts, compose
-from tidemill.store.sql.bootstrap import write_system
-from tidemill.store.sql.catalog import SchemaCache
-from tidemill.store.sql.ddl.columns import PUBLIC
-from tidemill.store.sql.ddl.tables import DEFAULT_CHARSET, build_database, build_table
-from tidemill.store.sql.meta import Meta
-from tidemill.store.sql.parse.statements import CreateTable
-from tidemill.store.sql.parse.tables import parse_create_table
-from tidemill.store.sql.transaction import Transaction
-from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.upstream.meta import table_key
+from tidemill.tidb.meta import table_key
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader

@@ -24,12 +24,12 @@ from typing import Any
 
 import pymysql
 
+from tidebox.sql.nodes import SqlNodes
+from tidebox.sql.session import SqlSession
+from tidebox.sql.wire.server import SqlServer
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.errors import UpstreamUnavailableError
-from tidemill.store.sql.nodes import SqlNodes
-from tidemill.store.sql.session import SqlSession
-from tidemill.store.sql.wire.server import SqlServer
-from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.upstream.keys import table_prefix
+from tidemill.tidb.keys import table_prefix
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.txn import TxnClient

@@ -11,14 +11,14 @@ from typing import Any
 
 from bench.data import TABLE_ID, grow
 from tests.mariadb import MariaDb, is_installed
-from tidemill.flow.scan import ReadHold, ScanClient, TableName, read_part
-from tidemill.flow.sink.mysql import MysqlSink, parse_mysql_uri, write_rows
-from tidemill.flow.verify import Check, CheckOptions, MysqlDownstream, MysqlSide
-from tidemill.flow.verify.forms import Comparison
-from tidemill.flow.verify.mysql import reading
-from tidemill.flow.verify.resultset import select
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.model.ts import Ts
-from tidemill.store.upstream import EmbeddedUpstream
+from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri, write_rows
+from tidemill.source.scan import ReadHold, ScanClient, TableName, read_part
+from tidemill.verify import Check, CheckOptions, MysqlDownstream, MysqlSide
+from tidemill.verify.forms import Comparison
+from tidemill.verify.mysql import reading
+from tidemill.verify.resultset import select
 
 Result = dict[str, Any]
 

@@ -21,10 +21,10 @@ from typing import IO
 
 from bench.data import RECORDED, TABLE_ID
 from tests.histories import load
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.model.change import Op
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.upstream.keys import record_key
+from tidemill.tidb.keys import record_key
 
 _FIRST_HANDLE = 10_000_000  # above those of the history
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import rounds
-from tidemill.store.warm import warm_up
+from tidebox.warm import warm_up
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
-from tidemill.upstream.keys import decode_bytes, is_record_key, physical_id_of
+from tidemill.tidb.keys import decode_bytes, is_record_key, physical_id_of
 
 FOLDER = Path(__file__).parent / "data" / "histories"
 JOB_TABLE_ID = 281474976710654  # mysql.tidb_ddl_job

@@ -23,7 +23,7 @@ def test_the_folder_is_the_same_for_the_same_sources(tmp_path: Path) -> None:
     assert Path(first).parent == tmp_path / "tidemill" / "kernels"
 
 
-@pytest.mark.parametrize("kernel", ["from numba import njit\n", "@compiled\n", "@kernel\n", "@helper\n"])
+@pytest.mark.parametrize("kernel", ["from numba import njit\n", "@kernel\n", "@helper\n"])
 def test_another_source_gets_another_folder(tmp_path: Path, kernel: str) -> None:
     import shutil
 

@@ -34,6 +34,8 @@ A message says what we were doing, to what, what we found, and what to do next. 
 password, no row value and no full sink URI.
 """
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -208,3 +210,10 @@ class EngineError(TidemillError):
 
 class InvariantError(TidemillError):
     code = "invariant"
+
+
+def suggestion(text: str, known: Iterable[str]) -> str:
+    """``" Did you mean 'protocol'?"``, or nothing where nothing known is like it."""
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(text.lower(), by_lower, n=1, cutoff=0.6)
+    return f" Did you mean {by_lower[close[0]]!r}?" if close else ""

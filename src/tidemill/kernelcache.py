@@ -13,8 +13,9 @@ import shutil
 from hashlib import sha256
 from pathlib import Path
 
+PACKAGES = ("tidemill", "tidebox")  # that have kernels; the second may not be there
 _KEPT = 3  # folders of older versions that are left in place
-_MARKS = (b"njit", b"@compiled", b"@kernel", b"@helper")  # of a module with kernels
+MARKS = (b"njit", b"@kernel", b"@helper")  # of a module with kernels
 _COMPLETE = "complete"
 
 
@@ -52,9 +53,9 @@ def _folder() -> Path | None:
 
 def _fingerprint() -> str:
     digest = sha256()
-    package = Path(__file__).parent
-    for path in sorted(package.rglob("*.py")):
+    root = Path(__file__).parent.parent
+    for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
         source = path.read_bytes()
-        if any(mark in source for mark in _MARKS):
-            digest.update(str(path.relative_to(package)).encode() + b"\0" + source)
+        if any(mark in source for mark in MARKS):
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + source)
     return digest.hexdigest()[:16]

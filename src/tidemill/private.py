@@ -1,4 +1,4 @@
-"""Files and folders that nobody but their owner may read, whatever the umask is."""
+"""Files and folders that nobody but their owner may read, whatever the umask is; and how they are made durable."""
 
 import os
 from collections.abc import Iterator
@@ -17,6 +17,26 @@ def open_private(path: Path, mode: Literal["w"]) -> TextIO: ...
 def open_private(path: Path, mode: str) -> IO[Any]:
     """Open for writing; a file that is there already is closed to others first."""
     return open(path, mode, opener=_opened)
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """The file holds ``content`` when this returns, also after a power cut; before, it held the old content or none."""
+    aside = path.with_name(f".{path.name}.tmp")  # always the same: a crash leaves one at most
+    with open_private(aside, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable which files the folder has."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def make_private(folder: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 from bench.catchup import Scan, family, own_bytes
 from bench.data import TABLE_ID
 from tidemill.model.change import RAW_CHANGE_SCHEMA
-from tidemill.upstream.keys import record_prefix
+from tidemill.tidb.keys import record_prefix
 
 
 def test_a_scan_has_the_size_that_was_asked_for():

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.data import RECORDED, TABLE_ID, grow
-from tidemill.upstream.keys import decode_int, record_prefix, table_prefix
+from tidemill.tidb.keys import decode_int, record_prefix, table_prefix
 
 
 def rows_of(path: Path) -> list[dict]:

@@ -4,8 +4,8 @@ import pytest
 
 from bench.latency import _summary, split
 from bench.writer import Commit, _moments
+from tidemill.capture.processor import BatchTrace
 from tidemill.model.ts import Ts
-from tidemill.processor import BatchTrace
 
 
 def trace(ready: float, offered: float, pipeline: float = 0.01, to_ts: int = 20) -> BatchTrace:

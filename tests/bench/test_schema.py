@@ -4,9 +4,9 @@ import pytest
 
 from bench import schema
 from bench.__main__ import checked
-from tidemill.store.sql.nodes import SqlNodes
-from tidemill.store.sql.session import SqlSession
-from tidemill.store.upstream import EmbeddedUpstream
+from tidebox.sql.nodes import SqlNodes
+from tidebox.sql.session import SqlSession
+from tidebox.upstream import EmbeddedUpstream
 
 
 @pytest.fixture

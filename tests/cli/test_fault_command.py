@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from tests.store.stub import put
+from tests.tidebox.stub import put
+from tidebox.faults import FAULTS
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.cli import fault as command
 from tidemill.cli import main
-from tidemill.store.faults import FAULTS
-from tidemill.store.upstream import EmbeddedUpstream
 
 
 @pytest.fixture

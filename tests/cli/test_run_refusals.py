@@ -13,8 +13,8 @@ import pytest
 
 from tests.e2e.sqlclient import Client
 from tests.histories import FOLDER
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.cli import main
-from tidemill.store.upstream import EmbeddedUpstream
 
 START_TS, LATE_TS = "470489256794521601", "470489262527873024"  # within what the history holds, and above it
 SINK = "file://{tmp}/out?protocol=canal-json"
@@ -285,7 +285,7 @@ def test_a_corrupt_state_is_not_taken_for_none(tidemill: Tidemill, pd: str, tmp_
 
 
 def test_a_data_dir_in_use_is_refused(tidemill: Tidemill, pd: str, tmp_path: Path) -> None:
-    from tidemill.control.state import DataDir
+    from tidemill.capture.metadata import DataDir
 
     owner = DataDir(tmp_path / "data")
     owner.acquire()

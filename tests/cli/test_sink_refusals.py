@@ -15,8 +15,8 @@ from tests.authority import Authority
 from tests.cli.test_run_refusals import Tidemill, run_words, tidemill  # noqa: F401  # a fixture
 from tests.histories import FOLDER
 from tests.mariadb import PASSWORD, MariaDb, need_mariadb
-from tidemill.flow.sink.mysql import MysqlSink, parse_mysql_uri
-from tidemill.store.upstream import EmbeddedUpstream
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri
 
 WRONG = "not-the-password"
 

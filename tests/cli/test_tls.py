@@ -12,15 +12,15 @@ from tests.authority import Authority
 from tests.cli.test_run_refusals import LATE_TS, START_TS, Tidemill, run_words, tidemill  # noqa: F401  # a fixture
 from tests.e2e.processes import wait_until
 from tests.histories import FOLDER
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import Changefeed, RunOptions
 from tidemill.flow.filter import TableFilter
-from tidemill.flow.scan import ScanClient, read_part
-from tidemill.flow.verify import chosen_tables
-from tidemill.flow.verify.catalog import claim
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.security import Security
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions
-from tidemill.store.upstream import EmbeddedUpstream
+from tidemill.source.scan import ScanClient, read_part
+from tidemill.verify import chosen_tables
+from tidemill.verify.catalog import claim
 
 
 class World(NamedTuple):
@@ -124,7 +124,7 @@ def test_a_changefeed_reads_schema_and_changes_over_tls(world: World, tmp_path: 
     try:
         feed.start()
         assert feed.poll()
-        wait_until(lambda: feed.look().pulled_rows > 0, "changes over TLS")
+        wait_until(lambda: feed.status().pulled_rows > 0, "changes over TLS")
     finally:
         feed.close(is_finished=True)
 

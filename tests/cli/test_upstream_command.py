@@ -15,11 +15,11 @@ import pymysql
 import pytest
 
 from tests import histories
+from tidebox.upstream import EmbeddedUpstream
 from tidemill._pb import pdpb_pb2, pdpb_pb2_grpc
 from tidemill.cli import main
 from tidemill.cli.options import parse_seconds
 from tidemill.errors import UsageError
-from tidemill.store.upstream import EmbeddedUpstream
 
 HISTORY = histories.FOLDER / "types" / "history.parquet"
 DEADLINE_SECONDS = 120

@@ -12,9 +12,9 @@ import pytest
 
 from tests.cli.test_run_refusals import Tidemill, closed_port, tidemill  # noqa: F401  # a fixture
 from tests.mariadb import MariaDb, need_mariadb
-from tidemill.store.sql.nodes import SqlNodes
-from tidemill.store.sql.session import SqlSession
-from tidemill.store.upstream import EmbeddedUpstream
+from tidebox.sql.nodes import SqlNodes
+from tidebox.sql.session import SqlSession
+from tidebox.upstream import EmbeddedUpstream
 
 
 @pytest.fixture(scope="module")

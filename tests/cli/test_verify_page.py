@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.histories import load
-from tidemill.store.upstream import EmbeddedUpstream
+from tidebox.upstream import EmbeddedUpstream
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/verify.md"
 

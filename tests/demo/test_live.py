@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.demo import live
 from tidemill.errors import UpstreamError
-from tidemill.store.upstream import EmbeddedUpstream
 
 
 def message(ts: int, kind: str, **row: str) -> str:

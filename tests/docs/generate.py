@@ -10,9 +10,9 @@ from typing import Any
 import typer
 
 from tidemill.cli.commands import app
-from tidemill.control.config_keys import KEYS, REFUSED
+from tidemill.config.keys import KEYS, REFUSED
 from tidemill.flow.filter import events, functions
-from tidemill.flow.sink.uri import known_parameters, refused_parameters
+from tidemill.sinks.files.uri import known_parameters, refused_parameters
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = {

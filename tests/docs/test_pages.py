@@ -17,9 +17,9 @@ import pytest
 from tests.docs.generate import PAGES, ROOT, generated
 from tests.e2e.processes import PATIENCE_SECONDS, Command, wait_until
 from tests.mariadb import MariaDb, need_mariadb
+from tidebox.upstream import EmbeddedUpstream
 from tidemill import demo
-from tidemill.flow.sink.uri import known_parameters, parse_sink_uri
-from tidemill.store.upstream import EmbeddedUpstream
+from tidemill.sinks.files.uri import known_parameters, parse_sink_uri
 
 DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FIRST = ROOT / "docs/start/first-changefeed.md"  # what it leaves behind is looked at by other pages

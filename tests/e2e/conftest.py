@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from tidemill.capture.changefeed import RunOptions, Status
+from tidemill.capture.running import run_changefeed
 from tidemill.model.ts import Ts
-from tidemill.server import RunOptions, Snapshot, run_changefeed
 
-Capture = Callable[..., Snapshot]
+Capture = Callable[..., Status]
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def capture(spark: Any, tmp_path: Path) -> Capture:
 
     def run(
         pd: str, folder: Path, start_ts: int, target_ts: int, *, master: str = "local[2]", **parameters: str
-    ) -> Snapshot:
+    ) -> Status:
         query = {"protocol": "canal-json", "enable-tidb-extension": "true"}
         query |= {name.replace("_", "-"): value for name, value in parameters.items()}
         options = RunOptions(

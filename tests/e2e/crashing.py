@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from tidemill.control.state import ChangefeedState, DataDir
+from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.metadata import ChangefeedState, DataDir
 from tidemill.errors import TidemillError
-from tidemill.flow.sink import FileTarget, Receipt, open_sink
-from tidemill.flow.sink.files import FileSink
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions
+from tidemill.sinks import Receipt, open_sink
+from tidemill.sinks.files import FileTarget
+from tidemill.sinks.files.sink import FileSink
 
 STEPS = (
     "before its files are named",  # released by the sorter, nothing written yet

@@ -3,14 +3,14 @@
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tidemill.capture.changefeed import Changefeed, RunOptions
 from tidemill.flow.pipeline import Pipeline, Unit
-from tidemill.flow.sink.receipt import Receipt
+from tidemill.model.receipt import Receipt
 from tidemill.model.row import LargeRows, RowBatch
-from tidemill.server import Changefeed, RunOptions
 
 
 class Round:
@@ -43,6 +43,11 @@ class Round:
         os.setsid()  # the kernel continues stopped processes of a group whose leader's parent dies, as the daemon will
         self.note(f"{role}.held", str(os.getpid()))
         os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def settings_of(pipeline: Pipeline) -> tuple[Any, ...]:
+    """For one of a derived class that does the same, and something beside."""
+    return tuple(getattr(pipeline, field.name) for field in fields(Pipeline))
 
 
 @dataclass(frozen=True)
@@ -101,4 +106,4 @@ class HeldChangefeed(Changefeed):
     def _pipeline(self) -> Pipeline:
         plain = super()._pipeline
         folder, by_rename = self._holding
-        return HoldingPipeline(plain.sink, plain.zone, plain.config, plain.batch_rows, folder, by_rename)
+        return HoldingPipeline(*settings_of(plain), folder, by_rename)

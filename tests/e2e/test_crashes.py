@@ -16,9 +16,10 @@ from tests.e2e.processes import Command, sink_uri, wait_until
 from tests.e2e.test_progress import TXN, rows_of
 from tests.histories import History, load
 from tests.rounds import rounds, seed
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.running import run_changefeed
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions, run_changefeed
-from tidemill.store.upstream import EmbeddedUpstream
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

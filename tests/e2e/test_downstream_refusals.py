@@ -12,10 +12,11 @@ import pytest
 
 from tests.e2e.sqlclient import Client
 from tests.mariadb import PASSWORD, MariaDb, need_mariadb
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import RunOptions
+from tidemill.capture.running import run_changefeed
 from tidemill.errors import SinkError
 from tidemill.model.ts import Ts
-from tidemill.server import RunOptions, run_changefeed
-from tidemill.store.upstream import EmbeddedUpstream
 
 pytestmark = pytest.mark.spark
 

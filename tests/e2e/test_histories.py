@@ -18,7 +18,7 @@ import pytest
 from tests.e2e import tree
 from tests.e2e.conftest import Capture
 from tests.histories import History, load
-from tidemill.store.upstream import EmbeddedUpstream
+from tidebox.upstream import EmbeddedUpstream
 
 pytestmark = pytest.mark.spark
 

@@ -8,12 +8,12 @@ from tests.e2e import tree
 from tests.e2e.conftest import Capture
 from tests.e2e.processes import wait_until
 from tests.e2e.sqlclient import Client
-from tidemill.control.state import ChangefeedState, DataDir
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.metadata import ChangefeedState, DataDir
 from tidemill.errors import FilterError
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions
-from tidemill.store.upstream import EmbeddedUpstream
 
 
 def test_a_keyless_table_is_refused_at_the_start_but_not_when_it_came_later(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_keyless_table_is_refused_at_the_start_but_not_when_it_came_later(tmp_
             try:
                 feed.start()
                 wait_until(feed.poll, "the end of a changefeed that has nothing to do")
-                return feed.look().left_out
+                return feed.status().left_out
             finally:
                 feed.close(is_finished=True)
 
@@ -63,9 +63,9 @@ def test_a_table_without_a_key_is_named_when_it_comes_and_until_it_has_one(
             feed.start()
             client.run("create table shop.early (v int)")
             client.run("create table shop.late (v int)")
-            wait_until(lambda: feed.look().left_out == ("shop.early", "shop.late"), "both to be named")
+            wait_until(lambda: feed.status().left_out == ("shop.early", "shop.late"), "both to be named")
             client.run("alter table shop.early add primary key (v)")
-            wait_until(lambda: feed.look().left_out == ("shop.late",), "the one with a key to be captured")
+            wait_until(lambda: feed.status().left_out == ("shop.late",), "the one with a key to be captured")
             client.run("drop table shop.late")
             client.run("create table shop.other (id int primary key)")
         finally:

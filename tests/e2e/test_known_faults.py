@@ -5,11 +5,11 @@ A restart neither copies again nor leaves a gap: here; test_crashes.py (a restar
 An undecodable row never vanishes: here (put aside, in a copy too); test_undecodable.py (stop),
     tests/flow/test_deadletter.py.
 Regions of unequal progress merge and split without hole or overlap: tests/flow/puller/test_merges.py, test_frontier.py,
-    test_regions_in_motion.py, test_progress.py (through Spark), tests/flow/scan/test_scan.py, and here (in a copy).
+    test_regions_in_motion.py, test_progress.py (through Spark), tests/source/scan/test_scan.py, and here (in a copy).
 DDL in mid-stream: test_sql_capture.py, test_histories.py, test_mysql.py.
 Clustered keys that are no integers: here (copied, cut by region, resumed); test_mysql.py, and tables k_* of ``types``.
 Orphan locks: here (copy and stream); tests/flow/puller/test_stalls.py, tests/upstream/test_lock_resolver.py.
-GC never passes the checkpoint: here, beside a copy, a stopped and a running changefeed; tests/store/test_safepoints.py.
+GC never passes the checkpoint: here (copy, stopped and running changefeed); tests/tidebox/test_safepoints.py.
 """
 
 from collections import Counter
@@ -22,15 +22,15 @@ import pytest
 from tests.e2e import tree
 from tests.e2e.processes import sink_uri, wait_until
 from tests.e2e.sqlclient import Client
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import Changefeed, RunOptions
 from tidemill.errors import StartTsCollectedError
 from tidemill.flow.deadletter import read_quarantine
 from tidemill.model.change import Op
 from tidemill.model.changefeed import ChangefeedConfig, OnUndecodable
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.upstream.keys import encode_bytes, record_key, record_prefix
+from tidemill.tidb.keys import encode_bytes, record_key, record_prefix
 
 pytestmark = pytest.mark.spark
 
@@ -124,7 +124,7 @@ def test_a_copy_that_is_stopped_anywhere_neither_begins_again_nor_leaves_a_gap(
     upstream: EmbeddedUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, polls: int, stage: str | None
 ) -> None:
     """Rows change, regions split and merge, locks are left behind and garbage is collected all the while."""
-    monkeypatch.setattr("tidemill.copying._PARTS_A_TABLE", 2)
+    monkeypatch.setattr("tidemill.capture.copying._PARTS_A_TABLE", 2)
     upstream.orphan_lock(record_key(table_id(upstream, "empty"), 7), 1)
     start_ts = upstream.tso()
     feed = Feed(upstream, tmp_path, start_ts=start_ts, initial_copy=True)
@@ -135,8 +135,8 @@ def test_a_copy_that_is_stopped_anywhere_neither_begins_again_nor_leaves_a_gap(
         collect_all(upstream)
         for _ in range(polls):
             first.poll(0.0)
-        assert stage is None or first.look().stage == stage
-        assert (stage is None) == (not first.look().stage.startswith("copying"))
+        assert stage is None or first.status().stage == stage
+        assert (stage is None) == (not first.status().stage.startswith("copying"))
     finally:
         first.close()
     left = upstream.region_of(key_of(upstream, NAMES[9]))
@@ -171,11 +171,11 @@ def test_garbage_collection_waits_for_a_changefeed_that_runs_and_for_one_that_is
         collect_all(upstream)  # beside a changefeed that runs
         held = upstream.cluster.safepoints.minimum()
         assert held.service.startswith(b"tidemill-")
-        assert held.ts <= first.look().checkpoint_ts
+        assert held.ts <= first.status().checkpoint_ts
         target_ts = upstream.tso()
-        wait_until(lambda: first.poll() or first.look().checkpoint_ts >= target_ts, "the checkpoint")
+        wait_until(lambda: first.poll() or first.status().checkpoint_ts >= target_ts, "the checkpoint")
         first.drain()
-        checkpoint_ts = first.look().checkpoint_ts
+        checkpoint_ts = first.status().checkpoint_ts
     finally:
         first.close()
     for round in (2, 3):  # the first of these two is garbage, but for the changefeed

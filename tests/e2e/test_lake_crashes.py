@@ -11,13 +11,13 @@ from tests.e2e.bank import TABLES, TOTAL, Bank, Row, Rows, kill_part, total
 from tests.e2e.processes import Command, wait_until
 from tests.rounds import rounds, seed
 from tidemill.errors import UsageError
-from tidemill.flow.sink.lake import delta, iceberg
-from tidemill.flow.sink.lake.delta import open_table
-from tidemill.flow.sink.lake.iceberg import identifier, open_catalog
-from tidemill.flow.sink.lake.options import LakeKind
-from tidemill.flow.sink.lake.query import rows_at
-from tidemill.flow.sink.lake.reader import Lake, open_lake
-from tidemill.flow.sink.lake.tables import LakeTable
+from tidemill.sinks.lake import delta, iceberg
+from tidemill.sinks.lake.delta import open_table
+from tidemill.sinks.lake.iceberg import identifier, open_catalog
+from tidemill.sinks.lake.options import LakeKind
+from tidemill.sinks.lake.query import rows_at
+from tidemill.sinks.lake.reader import Lake, open_lake
+from tidemill.sinks.lake.tables import LakeTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -19,14 +19,14 @@ from tests.e2e import tree
 from tests.e2e.holding import HeldChangefeed, Round
 from tests.e2e.processes import PATIENCE_SECONDS, sink_uri
 from tests.e2e.sqlclient import Client
-from tests.flow.sink.storage.buckets import bucket
 from tests.mariadb import MariaDb, need_mariadb
 from tests.rounds import is_soak
+from tests.sinks.files.storage.buckets import bucket
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import RunOptions
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.flow.sink.lake.reader import open_lake
 from tidemill.model.ts import Ts
-from tidemill.server import RunOptions
-from tidemill.store.upstream import EmbeddedUpstream
+from tidemill.sinks.lake.reader import open_lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -6,10 +6,10 @@ import pytest
 
 from tests.flow.mounter.test_histories import selected, shown, tables_at
 from tests.histories import History, load
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.flow.mounter import mount_values
 from tidemill.model.ts import Ts
-from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.upstream.keys import record_range
+from tidemill.tidb.keys import record_range
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader

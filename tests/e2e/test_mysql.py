@@ -12,14 +12,15 @@ from tests.e2e.processes import Command
 from tests.e2e.shop import AFTER, BEFORE, LEFT, TABLES
 from tests.e2e.sqlclient import Client
 from tests.mariadb import MariaDb, need_mariadb, running
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import Changefeed, RunOptions, Status
+from tidemill.capture.running import run_changefeed
 from tidemill.model.changefeed import ChangefeedConfig, ColumnSelection, EventFilter
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions, Snapshot, run_changefeed
-from tidemill.store.upstream import EmbeddedUpstream
 
 pytestmark = pytest.mark.spark
 
-Run = Callable[..., Snapshot]
+Run = Callable[..., Status]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def upstream() -> Iterator[EmbeddedUpstream]:
 
 @pytest.fixture
 def run(spark: Any, mariadb: MariaDb, upstream: EmbeddedUpstream, tmp_path: Path) -> Iterator[Run]:
-    def run(start_ts: int, target_ts: int, **more: Any) -> Snapshot:
+    def run(start_ts: int, target_ts: int, **more: Any) -> Status:
         options = RunOptions(
             pd=upstream.pd_address,
             sink_uri=mariadb.uri("worker-count=4"),
@@ -147,7 +148,7 @@ def test_mariadb_holds_what_select_shows(
 def test_a_copy_that_was_stopped_goes_on_where_it_was(
     run: Run, mariadb: MariaDb, upstream: EmbeddedUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemill.copying._PARTS_A_BATCH", 2)
+    monkeypatch.setattr("tidemill.capture.copying._PARTS_A_BATCH", 2)
     execute(upstream, ["create database shop", TABLES[0]])
     values = ", ".join(f"({i}, 'm{i}', 'n{i}', {i})" for i in range(1, 1001))
     execute(upstream, [f"insert into shop.people values {values}"])
@@ -166,8 +167,8 @@ def test_a_copy_that_was_stopped_goes_on_where_it_was(
     try:
         feed.start()
         for _ in range(2):
-            assert not feed.poll(on_wait=lambda: shown.append(feed.look().stage))
-        now = feed.look()
+            assert not feed.poll(on_wait=lambda: shown.append(feed.status().stage))
+        now = feed.status()
         assert (now.stage, now.totals.rows, now.totals.batches) == ("copying 4/10 parts of tables", 399, 2)
         assert set(shown) == {"copying 0/10 parts of tables", "copying 2/10 parts of tables"}
     finally:
@@ -221,7 +222,7 @@ def _table_id(upstream: EmbeddedUpstream, name: str) -> int:
 
 
 def _record_key(table_id: int, handle: int) -> bytes:
-    from tidemill.upstream.keys import record_prefix
+    from tidemill.tidb.keys import record_prefix
 
     return record_prefix(table_id) + (handle ^ (1 << 63)).to_bytes(8, "big")
 

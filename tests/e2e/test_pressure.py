@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from tests.e2e.processes import wait_until
+from tidebox.sql.nodes import SqlNodes
+from tidebox.sql.session import SqlSession
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.running import run_changefeed
 from tidemill.errors import SinkError
-from tidemill.flow.sink import BlackholeSink, Receipt
-from tidemill.flow.sink.lake.reader import open_lake
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions, run_changefeed
-from tidemill.store.sql.nodes import SqlNodes
-from tidemill.store.sql.session import SqlSession
-from tidemill.store.upstream import EmbeddedUpstream
+from tidemill.sinks import Receipt
+from tidemill.sinks.blackhole import BlackholeSink
+from tidemill.sinks.lake.reader import open_lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -118,12 +120,12 @@ def test_a_sink_that_goes_away_in_a_batch_is_waited_for(
         MoodySink.absences = 3
 
         def is_finished() -> bool:
-            said.add(feed.look().stage)
+            said.add(feed.status().stage)
             return feed.poll(0.01)
 
         wait_until(is_finished, "the target")
         assert "waiting for the sink (the sink sleeps)" in said
         assert MoodySink.absences == 0
-        assert feed.look().totals.rows > ROWS
+        assert feed.status().totals.rows > ROWS
     finally:
         feed.close()

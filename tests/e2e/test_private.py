@@ -12,8 +12,8 @@ from tests.authority import Authority
 from tests.e2e.processes import Command
 from tests.e2e.sqlclient import Client
 from tests.mariadb import PASSWORD, MariaDb, need_mariadb
-from tidemill.server import Changefeed, RunOptions
-from tidemill.store.upstream import EmbeddedUpstream
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import Changefeed, RunOptions
 
 pytestmark = pytest.mark.spark
 

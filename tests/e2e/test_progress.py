@@ -12,12 +12,12 @@ import pytest
 from tests.e2e import tree
 from tests.e2e.processes import Command, sink_uri, wait_until
 from tests.histories import load
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import Changefeed, RunOptions
 from tidemill.model.change import Op
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.upstream.keys import physical_id_of, table_prefix
+from tidemill.tidb.keys import physical_id_of, table_prefix
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -79,9 +79,9 @@ def test_a_slow_region_holds_everything_above_its_resolved_ts_back(upstream: Emb
         run.until_checkpoint(before_ts)
         upstream.hold_resolved(region)
         held_ts = upstream.publish_resolved()
-        pulled = run.feed.look().pulled_rows
+        pulled = run.feed.status().pulled_rows
         held_back = [upstream.commit([row])[1] for pair in zip(slow, quick, strict=True) for row in pair]
-        run.until(lambda: run.feed.look().pulled_rows >= pulled + len(held_back), "the changes to be pulled")
+        run.until(lambda: run.feed.status().pulled_rows >= pulled + len(held_back), "the changes to be pulled")
         for _ in range(10):  # the other regions go on, and Spark asks for more
             upstream.publish_resolved()
             run.feed.poll(0.1)
@@ -151,7 +151,7 @@ def test_a_stopped_changefeed_ends_while_the_upstream_promises_nothing(
     upstream.hold_resolved(upstream.region_of(rows[0].key).id)
     with running(upstream, tmp_path) as run:
         upstream.commit(rows)
-        run.until(lambda: run.feed.look().pulled_rows >= len(rows), "the changes to be pulled")
+        run.until(lambda: run.feed.status().pulled_rows >= len(rows), "the changes to be pulled")
         run.feed.drain()
         assert run.messages() == []
 

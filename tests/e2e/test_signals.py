@@ -17,10 +17,10 @@ import pytest
 from tests.e2e import tree
 from tests.e2e.processes import PATIENCE_SECONDS, Command, sink_uri, wait_until
 from tests.histories import load
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.model.change import Op
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.upstream.keys import table_prefix
+from tidemill.tidb.keys import table_prefix
 
 pytestmark = pytest.mark.spark
 

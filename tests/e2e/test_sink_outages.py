@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from tests.e2e import tree
+from tests.e2e.holding import settings_of
 from tests.e2e.processes import PATIENCE_SECONDS, sink_uri
 from tests.e2e.sqlclient import Client
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import Changefeed, RunOptions
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkUnavailableError
 from tidemill.flow.pipeline import Pipeline, Unit
-from tidemill.flow.sink import FileSink, FileTarget, Receipt, open_sink
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions
-from tidemill.store.upstream import EmbeddedUpstream
+from tidemill.sinks import Receipt, open_sink
+from tidemill.sinks.files import FileSink, FileTarget
 
 pytestmark = pytest.mark.spark
 
@@ -93,7 +95,7 @@ class AwayChangefeed(Changefeed):
     @property
     def _pipeline(self) -> Pipeline:
         plain = super()._pipeline
-        return AwayPipeline(plain.sink, plain.zone, plain.config, plain.batch_rows, str(self._path))
+        return AwayPipeline(*settings_of(plain), str(self._path))
 
 
 def until(feed: Changefeed, holds: Callable[[], bool], what: str) -> None:
@@ -122,11 +124,11 @@ def test_every_call_is_waited_out(spark: Any, tmp_path: Path) -> None:
                 if call == "ddl":
                     client.run("create table shop.u (id int primary key)")
                 waits = f"waiting for the sink (cannot {call}: nobody answers)"
-                until(feed, lambda waits=waits: feed.look().stage.startswith(waits), waits)  # type: ignore[misc]
+                until(feed, lambda waits=waits: feed.status().stage.startswith(waits), waits)  # type: ignore[misc]
                 feed.outage.end()
                 ts = upstream.tso()
                 until(feed, lambda ts=ts: feed.processor.progress.checkpoint_ts >= ts, "the checkpoint")  # type: ignore[misc]
-                until(feed, lambda: "waiting" not in feed.look().stage or "resolved" in feed.look().stage, "calm")
+                until(feed, lambda: "waiting" not in feed.status().stage or "resolved" in feed.status().stage, "calm")
         finally:
             feed.close()
     assert [int(m["data"][0]["id"]) for m in tree.messages(root)] == list(range(len(CALLS)))

@@ -12,8 +12,8 @@ from tests.e2e import tree
 from tests.e2e.conftest import Capture
 from tests.e2e.processes import wait_until
 from tests.e2e.sqlclient import Client
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.model.ddl import ActionType
-from tidemill.store.upstream import EmbeddedUpstream
 
 pytestmark = pytest.mark.spark
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.e2e.sqlclient import Client
 from tests.histories import FOLDER, load
-from tests.store.sql import test_types_history as types_history
-from tests.store.sql.test_ddl_history import OUTSIDE, is_outside, steps
-from tests.store.sql.test_online_history import ALLOWED, WRITERS, filled
-from tidemill.store.sql.transaction import Transaction
-from tidemill.store.upstream import EmbeddedUpstream
+from tests.tidebox.sql import test_types_history as types_history
+from tests.tidebox.sql.test_ddl_history import OUTSIDE, is_outside, steps
+from tests.tidebox.sql.test_online_history import ALLOWED, WRITERS, filled
+from tidebox.sql.transaction import Transaction
+from tidebox.upstream import EmbeddedUpstream
 
 NOT_SUPPORTED = 1235
 REPEATED = 40  # at most, of what the recording repeated some hundred times

@@ -15,7 +15,7 @@ from tests.e2e import content
 from tests.e2e.conftest import Capture
 from tests.e2e.processes import Command, sink_uri, wait_until
 from tests.histories import load
-from tidemill.store.upstream import EmbeddedUpstream
+from tidebox.upstream import EmbeddedUpstream
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

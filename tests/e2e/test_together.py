@@ -14,13 +14,14 @@ import pytest
 from tests.e2e import tree
 from tests.e2e.processes import PATIENCE_SECONDS, sink_uri, wait_until
 from tests.histories import load
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.running import run_changefeed
 from tidemill.errors import DataDirError
 from tidemill.model.change import Op
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions, run_changefeed
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.upstream.keys import table_prefix
+from tidemill.tidb.keys import table_prefix
 
 pytestmark = pytest.mark.spark
 
@@ -115,7 +116,7 @@ SCRIPT = """
 import json, os, signal, sys
 from pathlib import Path
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions, run_changefeed
+from tidemill.capture.changefeed import Changefeed, RunOptions, run_changefeed
 from tidemill.spark import jvm
 from tidemill.spark.session import borrow_session
 

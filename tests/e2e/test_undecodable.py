@@ -10,9 +10,9 @@ from tests.e2e.processes import Command, sink_uri
 from tests.e2e.test_progress import TXN, WIDE, rows_of
 from tests.histories import load
 from tests.reference.encode import row_v2
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.model.change import Op
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

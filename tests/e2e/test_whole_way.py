@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from tests.flow.sink.lake.marks import check_marks
-from tests.flow.sink.lake.replay import uri_of
-from tests.flow.sink.mysql import marks as mysql_marks
 from tests.histories import History, load
 from tests.mariadb import MariaDb, need_mariadb, running
-from tidemill.flow.sink.lake.reader import open_lake
-from tidemill.flow.sink.mysql import MysqlOptions, MysqlSink
-from tidemill.flow.sink.surface import Rescan
+from tests.sinks.lake.marks import check_marks
+from tests.sinks.lake.replay import uri_of
+from tests.sinks.mysql import marks as mysql_marks
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.changefeed import Changefeed, RunOptions
 from tidemill.model.ts import Ts
-from tidemill.server import Changefeed, RunOptions
-from tidemill.store.upstream import EmbeddedUpstream
+from tidemill.sinks.lake.reader import open_lake
+from tidemill.sinks.mysql import MysqlOptions, MysqlSink
+from tidemill.sinks.port import Rescan
 
 pytestmark = pytest.mark.spark
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.flow.mounter.tables import ID, column, primary, table
 from tests.reference.encode import int_cell, record_key, row_v2
 from tidemill.errors import DataDirError
-from tidemill.flow.deadletter import Undecodable, forget_after, mount_or_set_aside, quarantine, read_quarantine
+from tidemill.flow.deadletter import forget_after, mount_or_set_aside, quarantine, read_quarantine
 from tidemill.flow.mounter import mount
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
+from tidemill.model.receipt import Undecodable
 from tidemill.model.table import ColumnType
 from tidemill.model.ts import Ts
 

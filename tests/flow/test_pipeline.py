@@ -14,12 +14,12 @@ from tidemill.errors import RowUndecodableError
 from tidemill.flow import pipeline
 from tidemill.flow.mounter import pieces
 from tidemill.flow.pipeline import Part, Pipeline, make_units, mount_in_order
-from tidemill.flow.sink import FileSink, parse_sink_uri
 from tidemill.flow.sorter import Sorter
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType, IndexColumn, IndexInfo, PartitionInfo, TableInfo
 from tidemill.model.ts import Ts
+from tidemill.sinks.files import FileSink, parse_sink_uri
 
 PLAIN = table(primary(), column(2, ColumnType.LONG), pk_is_handle=True)
 PARTITIONED = replace(PLAIN, partitions=(PartitionInfo(201, "p0"), PartitionInfo(202, "p1")))
@@ -63,7 +63,13 @@ def written(
         asyncio.run(fill(sorter))
         planned: list[Part] = [(info, slices.span_id, slices) for slices in sorter.plan(Ts(0), Ts(100))]
         units = make_units(planned, lambda table, physical_id: sink.target(table, physical_id, Ts(100)))
-        sink.commit(Ts(100), [Pipeline(config, "UTC", batch_rows=batch_rows).process(unit) for unit in units])
+        sink.commit(
+            Ts(100),
+            [
+                Pipeline("UTC", splits_updates=config.splits_updates, batch_rows=batch_rows).process(unit)
+                for unit in units
+            ],
+        )
     finally:
         sorter.close()
     found: dict[str, list[tuple[int, str, str, str]]] = {}

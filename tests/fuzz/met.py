@@ -13,15 +13,15 @@ from numba.core.dispatcher import Dispatcher
 from tidemill import kernelcache
 
 VARIABLE = "TIDEMILL_UNMET"
-SOURCE = Path(kernelcache.__file__).parent
+SOURCE = Path(kernelcache.__file__).parent.parent
 
 
 def loops() -> dict[str, Dispatcher]:
     """All of ours, by name."""
     found = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        if path.stem != "kernelcache" and any(mark in path.read_bytes() for mark in kernelcache._MARKS):
-            module = importlib.import_module(".".join(path.relative_to(SOURCE.parent).with_suffix("").parts))
+    for path in sorted(path for package in kernelcache.PACKAGES for path in (SOURCE / package).rglob("*.py")):
+        if path.stem != "kernelcache" and any(mark in path.read_bytes() for mark in kernelcache.MARKS):
+            module = importlib.import_module(".".join(path.relative_to(SOURCE).with_suffix("").parts))
             for value in vars(module).values():
                 if isinstance(value, Dispatcher):
                     found[f"{value.py_func.__module__}.{value.py_func.__name__}"] = value

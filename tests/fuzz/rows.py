@@ -23,11 +23,11 @@ from tidemill.flow.dispatcher import split_key_updates
 from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions, CsvEncoder, CsvOptions
 from tidemill.flow.encoder.csv import BinaryEncoding
 from tidemill.flow.mounter import mount
-from tidemill.flow.verify.hashing import Sums, row_hashes
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType as T
 from tidemill.model.table import TableInfo
+from tidemill.verify.hashing import Sums, row_hashes
 
 Change = tuple[bytes, bytes, bytes]  # key, value, old value
 _ENCODERS = (

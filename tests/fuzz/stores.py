@@ -16,18 +16,18 @@ import pymysql
 import pytest
 
 from tests.fuzz.mutate import mutated, seeded
+from tidebox import blocks, raw_blocks
+from tidebox.engine import Engine, Family, Snapshot
+from tidebox.history import read_history
+from tidebox.load import _ingest
+from tidebox.mvcc import Write, WriteType
+from tidebox.raw import RawValue
 from tidemill._pb import cdcpb_pb2, kvrpcpb_pb2
 from tidemill.errors import CorruptDataError
-from tidemill.flow.sink.mysql.conflicts import components
-from tidemill.flow.sink.mysql.keycodes import NO_KEY
-from tidemill.flow.verify.resultset import _Rows
-from tidemill.store import blocks, raw_blocks
-from tidemill.store.engine import Engine, Family, Snapshot
-from tidemill.store.history import read_history
-from tidemill.store.load import _ingest
-from tidemill.store.mvcc import Write, WriteType
-from tidemill.store.raw import RawValue
-from tidemill.upstream.keys import mvcc_key
+from tidemill.sinks.mysql.conflicts import components
+from tidemill.sinks.mysql.keycodes import NO_KEY
+from tidemill.tidb.keys import mvcc_key
+from tidemill.verify.resultset import _Rows
 
 Pairs = list[tuple[bytes, bytes]]
 

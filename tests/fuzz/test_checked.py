@@ -21,19 +21,19 @@ PROPERTIES = (
     "tests/upstream/feed/test_matcher.py",
     "tests/flow/encoder/test_canal_json.py",
     "tests/flow/encoder/test_csv.py",
-    "tests/flow/sorter/test_gather.py",
+    "tests/columnar/test_gather.py",
     "tests/flow/sorter/test_large.py",
-    "tests/store/test_blocks.py",
-    "tests/store/test_raw_blocks.py",
+    "tests/tidebox/test_blocks.py",
+    "tests/tidebox/test_raw_blocks.py",
 )
 
 
 LOOPS = """
 import numpy as np
-from tidemill.flow.encoder.kernel import compiled
-from tidemill.flow.mounter.kernel import copy, kernel, load_u64
 
-@compiled
+from tidemill.columnar.jit import copy, kernel, load_u64
+
+@kernel
 def element(data, at):
     return data[at]
 

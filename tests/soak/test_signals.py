@@ -13,10 +13,10 @@ from tests.e2e import tree
 from tests.e2e.processes import Command, sink_uri
 from tests.e2e.test_signals import TXN, closed_port
 from tests.histories import load
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.model.change import Op
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.upstream.keys import table_prefix
+from tidemill.tidb.keys import table_prefix
 
 pytestmark = [pytest.mark.soak, pytest.mark.spark]
 

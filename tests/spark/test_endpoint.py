@@ -16,13 +16,12 @@ import pytest
 
 from tidemill.errors import SinkError, SupersededError, TidemillError
 from tidemill.flow.pipeline import Pipeline, Unit
-from tidemill.flow.sink import parse_sink_uri
 from tidemill.model.ts import Ts
 from tidemill.spark import endpoint as endpoint_module
 from tidemill.spark.endpoint import Address, Endpoint, EndpointClient
 
 PATIENCE_SECONDS = 60.0
-PIPELINE = Pipeline(parse_sink_uri("blackhole://"), "UTC")
+PIPELINE = Pipeline("UTC")
 
 
 class Served:

@@ -8,7 +8,7 @@ import pytest
 from pyspark import TaskContext
 
 from tidemill.errors import EngineError, RowUndecodableError, SinkError
-from tidemill.flow.sink import Receipt
+from tidemill.sinks import Receipt
 from tidemill.spark.job import reason_of, run_batch, run_groups, worst
 
 FAILED = "[STREAM_FAILED] Query [id = 5f, runId = 6a] terminated with exception: "

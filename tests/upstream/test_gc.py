@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
+from tidebox.engine import Engine
+from tidebox.safepoints import Safepoints
+from tidebox.upstream import EmbeddedUpstream
 from tidemill._pb import pdpb_pb2
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import IncompatibleUpstreamError, StartTsCollectedError, UpstreamError
 from tidemill.model.ts import Ts
-from tidemill.store.engine import Engine
-from tidemill.store.safepoints import Safepoints
-from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.testing.scripted import ScriptedUpstream
 from tidemill.upstream.gc import GcHold
 from tidemill.upstream.pd import PdClient

@@ -13,7 +13,7 @@ from tidemill.errors import IncompatibleUpstreamError, ProtocolViolationError, R
 from tidemill.model.span import KEY_END, WHOLE, Span
 from tidemill.testing.hurry import HurriedClock
 from tidemill.testing.scripted import ScriptedUpstream, region
-from tidemill.upstream.keys import encode_bytes
+from tidemill.tidb.keys import encode_bytes
 from tidemill.upstream.keyspace import RAW_V1, TXN_V1, raw_v2, txn_v2
 from tidemill.upstream.kv import KvClient, UnansweredError, _cut, decoder
 from tidemill.upstream.pd import PdClient

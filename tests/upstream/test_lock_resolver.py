@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
 from tidemill._pb import kvrpcpb_pb2
 from tidemill.model.change import Op
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.upstream.kv import KvClient, decoder
 from tidemill.upstream.locks import LOCKS_PER_SCAN, Alive, Ended, LockResolver
 from tidemill.upstream.pd import PdClient

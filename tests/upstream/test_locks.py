@@ -10,7 +10,7 @@ from tidemill.model.span import KEY_END, Span
 from tidemill.model.ts import Ts, compose
 from tidemill.testing.hurry import HurriedClock
 from tidemill.testing.scripted import ScriptedUpstream, region
-from tidemill.upstream.keys import encode_bytes
+from tidemill.tidb.keys import encode_bytes
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader

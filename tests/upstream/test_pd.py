@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import pytest
 
+from tidebox.upstream import EmbeddedUpstream
 from tidemill._pb import metapb_pb2, pdpb_pb2
 from tidemill.errors import (
     IncompatibleUpstreamError,
@@ -15,7 +16,6 @@ from tidemill.errors import (
 )
 from tidemill.model.security import Security
 from tidemill.model.span import KEY_END, WHOLE, Span
-from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.testing.hurry import HurriedClock
 from tidemill.testing.scripted import CLUSTER_ID, ScriptedUpstream, region
 from tidemill.upstream.channel import open_channel

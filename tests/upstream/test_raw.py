@@ -6,6 +6,7 @@ import random
 import pytest
 
 from tests.upstream.trouble import shake
+from tidebox.upstream import EmbeddedUpstream
 from tidemill._pb import kvrpcpb_pb2
 from tidemill.errors import (
     IncompatibleUpstreamError,
@@ -15,7 +16,6 @@ from tidemill.errors import (
     UsageError,
 )
 from tidemill.model.span import WHOLE
-from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.testing.scripted import ScriptedUpstream, region
 from tidemill.upstream.keyspace import RAW_V1, raw_v2
 from tidemill.upstream.pd import PdClient

@@ -9,11 +9,11 @@ import grpc
 import pytest
 
 from tests.authority import Authority
+from tidebox.upstream import EmbeddedUpstream
 from tidemill._pb import kvrpcpb_pb2
 from tidemill.errors import UntrustedUpstreamError, UsageError
 from tidemill.model.security import Security
 from tidemill.model.span import WHOLE
-from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.testing.scripted import CLUSTER_ID, ScriptedUpstream, region
 from tidemill.upstream.channel import open_channel
 from tidemill.upstream.pd import PdClient

@@ -9,11 +9,11 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
 from tidemill._pb import errorpb_pb2, kvrpcpb_pb2
 from tidemill.errors import ProtocolViolationError
 from tidemill.model.change import Op
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.upstream.pairs import PAIR_SCHEMA, read_scan
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from tests.upstream.trouble import shake
+from tidebox.upstream import EmbeddedUpstream
 from tidemill._pb import errorpb_pb2, kvrpcpb_pb2
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import (
@@ -18,7 +19,6 @@ from tidemill.errors import (
     UpstreamUnavailableError,
 )
 from tidemill.model.span import WHOLE
-from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.testing.hurry import HurriedClock
 from tidemill.testing.scripted import ScriptedUpstream, region
 from tidemill.upstream.keyspace import TXN_V1, txn_v2

@@ -16,7 +16,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    from tidemill import scratch
+    from tidemill.spark import scratch
 
     with scratch.all_in_process_folder(), current().on_abandon(scratch.remove_folder):
         from tidemill.cli.commands import run_app

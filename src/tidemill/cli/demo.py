@@ -15,6 +15,7 @@ import typer
 
 from tidemill import demo as demonstration
 from tidemill.cli import stopping
+from tidemill.cli.box import require_box
 from tidemill.cli.options import Output
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.demo import live
@@ -46,6 +47,7 @@ def demo(
 
     Example: tidemill demo --keep /tmp/tidemill-demo
     """
+    require_box("demo")
     began = SYSTEM_CLOCK.monotonic()
 
     def say(text: str) -> None:

@@ -14,7 +14,8 @@ import orjson
 import typer
 
 from tidemill import log
-from tidemill.control.config import load_config
+from tidemill.config.changefeed import load_config
+from tidemill.config.values import seconds_of
 from tidemill.errors import UsageError
 from tidemill.flow.filter import check_filters
 from tidemill.model.address import read_address
@@ -23,13 +24,10 @@ from tidemill.model.security import PLAIN, Security
 from tidemill.model.ts import LEAST_TSO, MAX_TS, Ts, compose, why_not_a_ts
 from tidemill.upstream.tls import context_of
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
 _MASTER = re.compile(
     r"local(\[([1-9][0-9]{0,3}|\*)(,[1-9][0-9]{0,3})?\])?|spark://[^\s:,]+:[0-9]+(,[^\s:,]+:[0-9]+)*|yarn|k8s://\S+"
 )
-_LONGEST_SECONDS = 365 * 86400.0
 _MOST_DIGITS = 30  # of a number that is worth being explained
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 
 
 class Output(StrEnum):
@@ -66,14 +64,12 @@ def _cut(text: str) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """``200ms``, ``1s``, ``2m`` or a plain number of seconds."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"{text!r} is not a duration: write it like 200ms, 1s or 2m")
-    seconds = float(match[1]) * _UNIT_SECONDS[match[2]]
-    if seconds > _LONGEST_SECONDS:
-        raise UsageError(f"{_cut(text)!r} is too long a duration: a year is the most")
-    return seconds
+    """``200ms``, ``1m30s`` or a plain number of seconds."""
+    text = text.strip()
+    try:
+        return seconds_of(f"{text}s" if text[-1:].isdigit() else text)
+    except ValueError as wanted:
+        raise UsageError(f"{_cut(text)!r} is not a duration that can be used: it must be {wanted}") from None
 
 
 def spark_master_of(text: str) -> str:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from tidemill.capture.changefeed import Changefeed, RunOptions, Status, status_at_rest
+from tidemill.capture.running import end_spark, run_changefeed
 from tidemill.cli import stopping
 from tidemill.cli.options import (
     SINK_URI_VARIABLE,
@@ -30,7 +32,6 @@ from tidemill.cli.options import (
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UsageError
 from tidemill.model.ts import show
-from tidemill.server import Changefeed, RunOptions, Snapshot, end_spark, look_at_rest, run_changefeed
 
 _PLAIN_PERIOD_SECONDS = 5.0
 _MIB = 1 << 20
@@ -117,9 +118,9 @@ def run(
         waiting.write(document)
 
     stop = stopping.current()
-    latest: Snapshot | None = None
+    latest: Status | None = None
 
-    def tick(now: Snapshot) -> None:
+    def tick(now: Status) -> None:
         nonlocal latest
         latest = now
         line.show(now)
@@ -127,7 +128,7 @@ def run(
     def give_up() -> None:
         end_spark()
         line.__exit__()
-        _summary(latest or look_at_rest(options), False, SYSTEM_CLOCK.monotonic() - began, output)
+        _summary(latest or status_at_rest(options), False, SYSTEM_CLOCK.monotonic() - began, output)
 
     with ProgressLine() as line, stop.graceful(), stop.on_abandon(give_up):
         finished, last = run_changefeed(options, stop.is_set, ready, tick, stop.at_hand)
@@ -152,7 +153,7 @@ class ProgressLine:
         if self._live:
             self._live.stop()
 
-    def show(self, now: Snapshot) -> None:
+    def show(self, now: Status) -> None:
         at, rows = self._last
         elapsed = SYSTEM_CLOCK.monotonic() - at
         if elapsed >= (1.0 if self._live else _PLAIN_PERIOD_SECONDS):
@@ -163,7 +164,7 @@ class ProgressLine:
         if self._live:
             self._live.update(Text(self._text(now)))
 
-    def _text(self, now: Snapshot) -> str:
+    def _text(self, now: Status) -> str:
         return (
             f"{now.stage}: {now.totals.rows:,} rows, {self._rate:,.0f} rows/s, {now.pending_rows:,} buffered "
             f"({now.disk_bytes / _MIB:,.0f} MiB of {now.disk_quota / _MIB:,.0f} on disk), "
@@ -172,7 +173,7 @@ class ProgressLine:
         )
 
 
-def _summary(now: Snapshot, finished: bool, seconds: float, output: Output) -> None:
+def _summary(now: Status, finished: bool, seconds: float, output: Output) -> None:
     document = {
         "finished": finished,
         "checkpoint_ts": now.checkpoint_ts,
@@ -204,11 +205,11 @@ def _summary(now: Snapshot, finished: bool, seconds: float, output: Output) -> N
     )
 
 
-def _latency(now: Snapshot) -> str:
+def _latency(now: Status) -> str:
     if now.latency_p50 is None or now.latency_p99 is None:
         return ""
     return f" commit to durable {now.latency_p50:.1f} s (p99 {now.latency_p99:.1f} s),"
 
 
-def _aside(now: Snapshot) -> str:
+def _aside(now: Status) -> str:
     return f", {now.totals.undecodable:,} undecodable rows put aside" if now.totals.undecodable else ""

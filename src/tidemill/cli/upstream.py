@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tidemill.cli import stopping
+from tidemill.cli.box import require_box
 from tidemill.cli.options import ReadyFile, configure_log, parse_seconds
 from tidemill.model.security import Security
 
@@ -61,8 +62,9 @@ def upstream(
 
     Example: tidemill upstream --stores 3 --pd-port 0 --load history.parquet --replay 1 --ready-file ready.json
     """
-    from tidemill.store.upstream import EmbeddedUpstream  # late: the other commands start without RocksDB
-    from tidemill.store.warm import warm_up
+    require_box("upstream")
+    from tidebox.upstream import EmbeddedUpstream  # late: the other commands start without RocksDB
+    from tidebox.warm import warm_up
 
     configure_log(log_level)
     waiting = ReadyFile(ready_file)

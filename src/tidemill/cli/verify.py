@@ -7,6 +7,8 @@ from typing import Annotated
 import orjson
 import typer
 
+from tidemill.capture.metadata import ChangefeedState, DataDir
+from tidemill.capture.running import end_spark
 from tidemill.cli import stopping
 from tidemill.cli.options import (
     SINK_URI_VARIABLE,
@@ -22,15 +24,16 @@ from tidemill.cli.options import (
     spark_master_of,
     zone_of,
 )
-from tidemill.control.config import sink_parameters
-from tidemill.control.state import ChangefeedState, DataDir
+from tidemill.config.changefeed import sink_parameters
 from tidemill.errors import DataDirError, UsageError
 from tidemill.flow.filter import TableFilter
-from tidemill.flow.scan import ScanClient
-from tidemill.flow.sink import Scheme, SinkConfig, SinkOptions, read_sink_uri
-from tidemill.flow.sink.lake import LakeOptions
-from tidemill.flow.sink.mysql import MysqlOptions
-from tidemill.flow.verify import (
+from tidemill.model.ts import Ts, show
+from tidemill.sinks import SinkOptions, read_sink_uri
+from tidemill.sinks.files import Scheme, SinkConfig
+from tidemill.sinks.lake import LakeOptions
+from tidemill.sinks.mysql import MysqlOptions
+from tidemill.source.scan import ScanClient
+from tidemill.verify import (
     Check,
     CheckOptions,
     MysqlDownstream,
@@ -40,10 +43,8 @@ from tidemill.flow.verify import (
     chosen_tables,
     read_name,
 )
-from tidemill.flow.verify.files import FileSide
-from tidemill.flow.verify.lake import LakeSide
-from tidemill.model.ts import Ts, show
-from tidemill.server import end_spark
+from tidemill.verify.files import FileSide
+from tidemill.verify.lake import LakeSide
 
 
 def verify(

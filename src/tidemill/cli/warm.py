@@ -8,11 +8,13 @@ import typer
 
 from tidemill import demo as demonstration
 from tidemill import kernelcache
+from tidemill.capture.changefeed import RunOptions
+from tidemill.capture.running import end_spark, run_changefeed
 from tidemill.cli import stopping
+from tidemill.cli.box import require_box
 from tidemill.cli.options import Output, configure_log
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.model.ts import Ts
-from tidemill.server import RunOptions, end_spark, run_changefeed
 
 _MASTER = "local[2]"
 _ARCHIVED_SECONDS = 300.0  # for the JVM to end in, which writes the archive then
@@ -45,6 +47,7 @@ def warm(output: Annotated[Output, typer.Option("--output", help="How to print t
 
     Example: tidemill warm
     """
+    require_box("warm")
     import orjson
 
     from tidemill.spark.classes import has_archive, recording
@@ -70,10 +73,10 @@ def warm(output: Annotated[Output, typer.Option("--output", help="How to print t
 
 def _run_once() -> None:
     """A small changefeed through Spark, from the demonstration's history and rows of every type."""
-    from tidemill.flow.sink.mysql.conflicts import warm_up as warm_up_conflicts
+    from tidebox.upstream import EmbeddedUpstream
+    from tidebox.warm import warm_up
+    from tidemill.sinks.mysql.conflicts import warm_up as warm_up_conflicts
     from tidemill.spark.session import borrow_session
-    from tidemill.store.upstream import EmbeddedUpstream
-    from tidemill.store.warm import warm_up
 
     warm_up()
     warm_up_conflicts()

@@ -1,5 +1,6 @@
 """Who does what, and what is next. Decisions are pure; the thin code that acts on them is elsewhere.
 
 progress   how far a changefeed is, and what it may do next
-state      what a changefeed remembers across restarts, in its own folder
+pace       how large the next batch should be
+retries    how often, and after how long, what failed is tried again
 """

@@ -7,61 +7,22 @@ the checkpoint passes it. There is a file per batch, named by where the batch en
 so each row stands here once.
 """
 
-import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
 import pyarrow as pa
 
 from tidemill.errors import DataDirError, RowUndecodableError
 from tidemill.flow.mounter import mount
+from tidemill.model.receipt import Undecodable
 from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.private import make_private, open_private
+from tidemill.private import make_private, replace_private, sync_folder
 
 _NAME = re.compile(r"rows-(\d{20})\.jsonl")
 _NO_ROW = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Undecodable:
-    """One change that its table's schema does not explain, as it came. Small and picklable."""
-
-    table: str
-    physical_id: int
-    key: bytes
-    start_ts: int
-    commit_ts: int
-    value: bytes
-    old_value: bytes
-    column: str | None
-    reason: str
-
-    def to_json(self) -> bytes:
-        return orjson.dumps(
-            {
-                "table": self.table,
-                "physical_id": self.physical_id,
-                "key": self.key.hex(),
-                "start_ts": self.start_ts,
-                "commit_ts": self.commit_ts,
-                "value": self.value.hex(),
-                "old_value": self.old_value.hex(),
-                "column": self.column,
-                "reason": self.reason,
-            }
-        )
-
-    @classmethod
-    def from_json(cls, line: bytes) -> "Undecodable":
-        fields = orjson.loads(line)
-        raw = {name: bytes.fromhex(fields[name]) for name in ("key", "value", "old_value")}
-        return cls(**{**fields, **raw})
 
 
 def mount_or_set_aside(
@@ -150,17 +111,11 @@ def quarantine(folder: Path, to_ts: Ts, entries: Iterable[Undecodable]) -> Path 
         if not in_order:
             if target.exists():
                 target.unlink()
-                _sync(folder)
+                sync_folder(folder)
             return None
         make_private(folder)
-        _sync(folder.parent)
-        temporary = folder / f".{target.name}.{secrets.token_hex(4)}.tmp"
-        with open_private(temporary, "wb") as file:
-            file.writelines(entry.to_json() + b"\n" for entry in in_order)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-        _sync(folder)
+        sync_folder(folder.parent)
+        replace_private(target, b"".join(entry.to_json() + b"\n" for entry in in_order))
     except OSError as error:
         raise _explained(folder, error) from error
     return target
@@ -174,7 +129,7 @@ def forget_after(folder: Path, checkpoint_ts: Ts) -> None:
             if path.name.endswith(".tmp") or (found and int(found[1]) > checkpoint_ts):
                 path.unlink()
         if folder.is_dir():
-            _sync(folder)
+            sync_folder(folder)
     except OSError as error:
         raise _explained(folder, error) from error
 
@@ -184,14 +139,6 @@ def read_quarantine(folder: Path) -> Iterator[Undecodable]:
     for path in sorted(p for p in folder.iterdir() if _NAME.fullmatch(p.name)):
         for line in path.read_bytes().splitlines():
             yield Undecodable.from_json(line)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _explained(folder: Path, error: OSError) -> DataDirError:

@@ -11,31 +11,45 @@ carrying rows. Only receipts go back. Rows go through in batches of bounded size
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.errors import InvariantError, RowUndecodableError
-from tidemill.flow.deadletter import Undecodable, mount_or_set_aside
+from tidemill.errors import RowUndecodableError
+from tidemill.flow.deadletter import mount_or_set_aside
 from tidemill.flow.dispatcher import split_key_updates
-from tidemill.flow.encoder import Encoded, make_encoder
 from tidemill.flow.filter import ColumnSelector, RowFilter
 from tidemill.flow.filter.rows import without
 from tidemill.flow.mounter import fitting, mount
-from tidemill.flow.scan import ScanPart, read_part
-from tidemill.flow.sink.choice import SinkOptions, Target, traits, write
-from tidemill.flow.sink.receipt import Receipt
-from tidemill.flow.sink.uri import SinkConfig
 from tidemill.flow.sorter import BATCH_ROWS, LargeTransaction, SpanSlices, read_portions
 from tidemill.model.change import RAW_CHANGE_SCHEMA
 from tidemill.model.changefeed import ChangefeedConfig, OnUndecodable
+from tidemill.model.receipt import Receipt, Undecodable
 from tidemill.model.row import LargeRows, RowBatch, RowOp
 from tidemill.model.table import TableInfo
-from tidemill.upstream.keys import table_prefix
+from tidemill.tidb.keys import table_prefix
 
 Part = tuple[TableInfo, int, SpanSlices]  # of one physical id
+
+
+class Rows(Protocol):
+    """Rows that are not in any segment: a part of a table as of one ts. Small and picklable."""
+
+    def read(self, aside: list[Undecodable] | None = None) -> Iterator[RowBatch]:
+        """Runs on executors. What cannot be decoded goes into ``aside``, or is raised where there is none."""
+
+
+class Target(Protocol):
+    """Where the rows of one unit go: a sink's own. Small and picklable, since it travels to the executor."""
+
+    def write(self, rows: Iterator[RowBatch | LargeRows]) -> Receipt:
+        """Runs on executors: make all rows durable and say what was written."""
+
+    def share(self, number: int) -> "Target":
+        """Where the ``number``-th of several units goes that share a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +59,7 @@ class Unit:
     slices: SpanSlices | None  # None: the rows are those of ``parts``
     target: Target
     is_mixed: bool = False  # rows of other physical ids are among them, and count as rows of this one
-    parts: tuple[ScanPart, ...] = ()  # of an initial copy
+    parts: tuple[Rows, ...] = ()  # of an initial copy
     shares: int = 1  # so many units have this table's changes, each those of a range of keys
 
     @property
@@ -83,34 +97,28 @@ def make_units(
 class Pipeline:
     """Runs on executors. Holds settings only; every file and connection is opened in the call."""
 
-    sink: SinkOptions
     zone: str
     config: ChangefeedConfig = field(default_factory=ChangefeedConfig)
+    splits_updates: bool = False  # an update that changes a key goes out as a delete and an insert
+    splits_large: bool = False  # at least those of transactions that are too large to be held
     batch_rows: int = BATCH_ROWS  # that go through the stages at once; a transaction of several times that is cut
 
     def process(self, unit: Unit) -> Receipt:
         """Make one unit durable downstream and say what was written. Running it again writes the same, but for
         the time of writing in messages that have one."""
         seen, began = _Seen(), SYSTEM_CLOCK.monotonic()
-        receipt = write(unit.target, self._rows(unit, seen), self._messages)
+        receipt = unit.target.write(self._rows(unit, seen))
         seconds = SYSTEM_CLOCK.monotonic() - began
         return replace(receipt, seconds=seconds, first_ts=seen.first_ts, aside=tuple(dict.fromkeys(seen.aside)))
 
-    def _messages(self, rows: Iterator[RowBatch]) -> Iterator[Encoded]:
-        if not isinstance(self.sink, SinkConfig):
-            raise InvariantError(f"no messages go to {self.sink.safe_uri}")
-        encoder = make_encoder(self.sink, int(SYSTEM_CLOCK.now() * 1000))
-        return (encoder.encode(batch) for batch in rows)
-
     def _rows(self, unit: Unit, seen: "_Seen") -> Iterator[RowBatch | LargeRows]:
         """Those that go out. What cannot be decoded is put aside, where the changefeed wants that."""
-        wants = traits(self.sink)
-        finish = _Finish(RowFilter(self.config), ColumnSelector(self.config), wants.splits_updates)
-        finish_large = replace(finish, splits=wants.splits_updates or wants.splits_large)
+        finish = _Finish(RowFilter(self.config), ColumnSelector(self.config), self.splits_updates)
+        finish_large = replace(finish, splits=self.splits_updates or self.splits_large)
         if unit.slices is None:
             sets_aside = self.config.on_undecodable is OnUndecodable.QUARANTINE
             for part in unit.parts:
-                for rows in read_part(part, seen.aside if sets_aside else None):
+                for rows in part.read(seen.aside if sets_aside else None):
                     seen.note(rows)
                     yield finish(rows)
             return

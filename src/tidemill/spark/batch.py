@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tidemill.errors import StoppedError, TidemillError
 from tidemill.flow.pipeline import Pipeline, Unit
-from tidemill.flow.sink import Receipt
+from tidemill.model.receipt import Receipt
 from tidemill.spark.endpoint import balance
 from tidemill.spark.job import run_groups, translate, worst
 

@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemill.errors import EngineError, InvariantError, RowUndecodableError, TidemillError
-from tidemill.flow.sink import Receipt
+from tidemill.model.receipt import Receipt
 from tidemill.model.ts import Ts
 from tidemill.spark.endpoint import Address
 from tidemill.spark.source import FORMAT, ChangefeedSource
@@ -196,7 +196,7 @@ def _run_group(blob: bytes) -> list[Receipt] | TidemillError:
 
 def translate(trouble: Exception) -> EngineError:
     """What Spark itself failed with, in our own words."""
-    from tidemill.scratch import process_folder
+    from tidemill.spark.scratch import process_folder
     from tidemill.spark.session import session_log  # here, since Python workers import this module and need none of it
 
     if not isinstance(trouble, PySparkException):

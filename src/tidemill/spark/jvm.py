@@ -25,7 +25,7 @@ from pyspark.serializers import UTF8Deserializer, read_int
 
 from tidemill.errors import StoppedError
 from tidemill.private import open_private, private_children
-from tidemill.scratch import process_folder
+from tidemill.spark.scratch import process_folder
 
 T = TypeVar("T")
 Process = subprocess.Popen[bytes]

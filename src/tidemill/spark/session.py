@@ -24,11 +24,11 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tidemill.errors import EngineError, StoppedError, UsageError
-from tidemill.scratch import process_folder
 from tidemill.spark import jvm
 from tidemill.spark.classes import java_options
 from tidemill.spark.home import use_lean_home
 from tidemill.spark.jvm import ShouldStop, never
+from tidemill.spark.scratch import process_folder
 
 DEFAULT_MASTER = "local[2]"
 _JVM_END_SECONDS = 20.0

@@ -10,8 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemill.errors import TidemillError
-from tidemill.flow.verify.check import Task
 from tidemill.spark.job import translate, worst
+from tidemill.verify.check import Task
 
 _RESULT = pa.schema([pa.field("result", pa.binary())])
 

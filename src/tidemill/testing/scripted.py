@@ -1,7 +1,7 @@
 """A PD and one TiKV store that say what a test tells them to, over real gRPC.
 
 For answers that no healthy cluster gives: every error event, bytes that are no message, a PD that
-loses its leader. A cluster that behaves is ``tidemill.store``.
+loses its leader. A cluster that behaves is ``tidebox``.
 """
 
 import asyncio

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import grpc
 
+from tidemill.certificates import read_pem
 from tidemill.model.security import PLAIN, Security
-from tidemill.upstream.tls import context_of, read_pem
+from tidemill.upstream.tls import context_of
 
 MAX_MESSAGE_BYTES = 512 << 20  # a store sends about 6 MiB at once, but one large transaction's row may exceed any limit
 

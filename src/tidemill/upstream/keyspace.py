@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from tidemill._pb import kvrpcpb_pb2
 from tidemill.errors import ProtocolViolationError, UsageError
 from tidemill.model.span import KEY_END
+from tidemill.tidb.keys import encode_bytes
 from tidemill.upstream.feed.bounds import plain_bound
-from tidemill.upstream.keys import encode_bytes
 from tidemill.upstream.topology import Region
 
 MAX_KEYSPACE_ID = (1 << 24) - 1

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from tidemill._pb import errorpb_pb2, kvrpcpb_pb2
+from tidemill.columnar.jit import i64, kernel
 from tidemill.errors import ProtocolViolationError
 from tidemill.upstream.feed.kernels import copy
 from tidemill.upstream.feed.wire import field
@@ -83,9 +83,9 @@ def _column(buffer: Any, places: Any, which: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # numba has no types
+@kernel
 def _count_pairs(buf: Any) -> Any:
-    at, end, count = np.int64(0), np.int64(len(buf)), 0
+    at, end, count = i64(0), i64(len(buf)), 0
     while at < end:
         tag, _, _, stop = field(buf, at, end)
         if stop < 0:
@@ -95,13 +95,13 @@ def _count_pairs(buf: Any) -> Any:
     return count
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _find_pairs(buf: Any, places: Any) -> Any:
     """Write down where keys and values lie, and return how many there are.
 
     -1 if there is an error, more pairs than ``places`` has room for, or anything else that wants a closer look.
     """
-    at, end, count = np.int64(0), np.int64(len(buf)), 0
+    at, end, count = i64(0), i64(len(buf)), 0
     while at < end:
         tag, _, inner, stop = field(buf, at, end)
         if stop < 0 or tag == 10 or tag == 26:  # region_error, error
@@ -123,9 +123,9 @@ def _find_pairs(buf: Any, places: Any) -> Any:
     return count
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _gather(buf: Any, places: Any, which: int, offsets: Any, data: Any) -> None:
-    to = np.int64(0)
+    to = i64(0)
     offsets[0] = 0
     for i in range(len(places)):
         copy(buf, places[i, which], data, to, places[i, which + 1])

@@ -99,17 +99,17 @@ class RegionCache:
         ``RegionUnavailableError``.
         """
 
-        async def look() -> list[Region]:
+        async def ask() -> list[Region]:
             return self._cached_run(span, limit) or self._take_in(await self._listed(span, limit), span)
 
-        return await self._look(look, span.start)
+        return await self._retried(ask, span.start)
 
     async def locate_below(self, key: bytes) -> Region:
         """The region with a leader that holds the keys just below a physical key; below ``KEY_END`` lies the last."""
         if key == KEY_START:
             raise InvariantError("there is no region below the first key")
 
-        async def look() -> list[Region]:
+        async def ask() -> list[Region]:
             index = bisect_left(self._starts, key) - 1
             known = self._cached[self._starts[index]] if index >= 0 else None
             if known is not None and key <= known.region.span.end and self._is_fresh(known):
@@ -122,7 +122,7 @@ class RegionCache:
             self._insert_or_wait(found)
             return [found]
 
-        return (await self._look(look, key))[0]
+        return (await self._retried(ask, key))[0]
 
     async def store(self, store_id: int) -> Store:
         """A living TiKV store, asked of PD once."""
@@ -256,13 +256,13 @@ class RegionCache:
         one = await self._pd.get_region(span.start)
         return [one] if one is not None else []
 
-    async def _look(self, look: Callable[[], Awaitable[list[Region]]], key: bytes) -> list[Region]:
+    async def _retried(self, ask: Callable[[], Awaitable[list[Region]]], key: bytes) -> list[Region]:
         """Look until something is found, or for too long."""
         give_up = self._clock.monotonic() + _LOAD_SECONDS
         disputed: Span | None = None
         while True:
             try:
-                found = await look()
+                found = await ask()
                 if found:
                     return found
             except _OutdatedError as error:

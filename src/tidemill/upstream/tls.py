@@ -11,8 +11,8 @@ import ssl
 from collections.abc import Sequence
 from enum import Enum, auto
 
+from tidemill.certificates import load_files, no_password
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.errors import UsageError
 from tidemill.model.address import read_address
 from tidemill.model.security import Security
 
@@ -53,51 +53,6 @@ def context_of(security: Security) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     load_files(context, security)
     return context
-
-
-def load_files(context: ssl.SSLContext, security: Security) -> None:
-    """Give the context its authority, and the certificate with its key if there is one. Raises UsageError."""
-    for path in filter(None, (security.ca_path, security.cert_path, security.key_path)):
-        read_pem(path)
-    try:
-        context.load_verify_locations(security.ca_path)
-    except ssl.SSLError as error:
-        raise UsageError(
-            f"the TLS file {security.ca_path} holds no certificate of an authority in PEM form ({error.reason})."
-        ) from error
-    if not security.cert_path:
-        return
-    try:
-        context.load_cert_chain(security.cert_path, security.key_path, password=_no_password)
-    except (ssl.SSLError, _EncryptedError) as error:
-        raise UsageError(_pair_trouble(security, error)) from error
-
-
-def read_pem(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the TLS file {path}: {error.strerror}. Check the path and its rights."
-        ) from error
-
-
-class _EncryptedError(Exception):
-    pass
-
-
-def _no_password() -> str:
-    raise _EncryptedError("the key is encrypted")
-
-
-def _pair_trouble(security: Security, error: Exception) -> str:
-    pair = f"the TLS files {security.cert_path} and {security.key_path}"
-    if isinstance(error, _EncryptedError):
-        return f"the TLS key {security.key_path} is encrypted, which is not supported. Give one without a passphrase."
-    if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
-        return f"{pair} do not belong together: the key is of another certificate."
-    return f"{pair} are not a certificate and its key in PEM form ({getattr(error, 'reason', error)})."
 
 
 class _HungUp(Enum):
@@ -180,7 +135,7 @@ def _why_hung_up(security: Security) -> str:
 def _own_trouble(security: Security) -> str:
     """What is wrong with our own certificate, by the authority that we were given; empty: nothing."""
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    server.load_cert_chain(security.cert_path, security.key_path, password=_no_password)
+    server.load_cert_chain(security.cert_path, security.key_path, password=no_password)
     client.load_verify_locations(security.ca_path)
     client.check_hostname = False
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()

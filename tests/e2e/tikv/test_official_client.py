@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import pytest
 
 from tests.e2e.processes import PATIENCE_SECONDS
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.errors import UsageError
 from tidemill.model.change import Op
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
 
 pytest.importorskip(
     "tikv_client", reason="the official client has wheels for Python 3.11 on x86-64 Linux only: run the tests there"

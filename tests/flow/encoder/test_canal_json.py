@@ -25,11 +25,11 @@ from tests.flow.encoder.samples import (
 )
 from tidemill.errors import InvariantError, SinkError
 from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions
-from tidemill.flow.encoder.mysql_type import full_mysql_type, mysql_type
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnFlag, ColumnInfo, ColumnType, IndexColumn, IndexInfo
 from tidemill.model.ts import Ts
+from tidemill.tidb.mysql_type import full_mysql_type, mysql_type
 
 EXTENDED = CanalJsonOptions(enable_tidb_extension=True)
 HEAD = '{"id":0,"database":"shop","table":"item","pkNames":["id"],"isDdl":false,"type":"%s","es":1700000000000,'

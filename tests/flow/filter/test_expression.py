@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import KEY, UNSIGNED, column, table_of
 from tests.flow.filter.sample import ANSWERS, EXPRESSIONS, TABLE, image, text
+from tidebox.sql.codec import Time
+from tidebox.sql.compute.compiler import Compiler
+from tidebox.sql.compute.kinds import Settings
+from tidebox.sql.compute.scope import NO_COLUMNS, Context
+from tidebox.sql.syntax.statements import parse_expression
+from tidebox.sql.wire.errors import SqlError
 from tidemill.errors import FilterError
 from tidemill.flow.filter.expression import Expression
 from tidemill.model.row import arrow_schema
 from tidemill.model.table import ColumnType
-from tidemill.store.sql.codec import Time
-from tidemill.store.sql.compute.compiler import Compiler
-from tidemill.store.sql.compute.kinds import Settings
-from tidemill.store.sql.compute.scope import NO_COLUMNS, Context
-from tidemill.store.sql.syntax.statements import parse_expression
-from tidemill.store.sql.wire.errors import SqlError
 
 IMAGE = image()
 RECORDED: dict[str, Any] = json.loads(ANSWERS.read_text())

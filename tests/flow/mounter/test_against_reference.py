@@ -18,9 +18,9 @@ from tests.flow.schema.stores import fed_store
 from tests.histories import load
 from tests.reference import encode as e
 from tests.reference.rows import Decoder, Undecodable, go_float, single_text
+from tidemill.columnar.floats import LONGEST_FLOAT, powers_of_ten, write_float
 from tidemill.errors import RowUndecodableError
 from tidemill.flow.mounter import mount, mount_values
-from tidemill.flow.mounter.floats import LONGEST_FLOAT, powers_of_ten, write_float
 from tidemill.model.table import ColumnFlag, ColumnInfo, TableInfo
 from tidemill.model.table import ColumnType as T
 

@@ -16,9 +16,9 @@ from tidemill.flow.schema import SchemaStore
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.table import ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import Ts
-from tidemill.upstream.documents import parse_database, parse_table
-from tidemill.upstream.keys import record_range
-from tidemill.upstream.meta import read_snapshot
+from tidemill.tidb.documents import parse_database, parse_table
+from tidemill.tidb.keys import record_range
+from tidemill.tidb.meta import read_snapshot
 
 NAMES = ("types", "ddl", "online")
 

@@ -6,10 +6,10 @@ import pytest
 
 from tests.flow.puller.test_puller import pulling
 from tests.histories import load
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.model.change import Op
 from tidemill.model.span import WHOLE
 from tidemill.model.ts import Ts
-from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader

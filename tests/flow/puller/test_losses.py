@@ -14,7 +14,7 @@ from tidemill.model.ts import Ts
 from tidemill.testing.hurry import HurriedClock
 from tidemill.testing.receiver import RecordingReceiver
 from tidemill.testing.scripted import CLUSTER_ID, ScriptedUpstream, region
-from tidemill.upstream.keys import encode_bytes
+from tidemill.tidb.keys import encode_bytes
 from tidemill.upstream.pd import PdClient
 
 Row = cdcpb_pb2.Event.Row

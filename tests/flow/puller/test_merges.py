@@ -9,11 +9,11 @@ import pytest
 from tests.flow.puller.test_puller import ROWS, write
 from tests.flow.puller.test_stalls import SOON
 from tests.upstream.trouble import shake
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.errors import TransactionConflictError, TransactionEndedError, UpstreamError
 from tidemill.flow.puller import Puller
 from tidemill.model.change import Op
 from tidemill.model.ts import Ts
-from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.testing.receiver import RecordingReceiver
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache

@@ -6,16 +6,16 @@ import random
 
 import pytest
 
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.errors import InvariantError
 from tidemill.flow.puller import Puller, SlowestRegion
 from tidemill.model.change import Op
 from tidemill.model.span import Span
 from tidemill.model.ts import Ts
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.testing.receiver import RecordingReceiver
+from tidemill.tidb.keys import encode_bytes
 from tidemill.upstream.feed.stream import MAX_INBOX_BYTES
-from tidemill.upstream.keys import encode_bytes
 from tidemill.upstream.pd import PdClient
 
 ROWS = Span(encode_bytes(b"k"), encode_bytes(b"l"))

@@ -8,8 +8,8 @@ from tidemill.clock import SYSTEM_CLOCK
 from tidemill.model.span import Span
 from tidemill.model.ts import Ts
 from tidemill.testing.scripted import ScriptedUpstream, region
+from tidemill.tidb.keys import encode_bytes
 from tidemill.upstream.feed.stream import MAX_SCANS
-from tidemill.upstream.keys import encode_bytes
 
 LEFT, RIGHT = span(b"a", b"m"), span(b"m", b"z")
 EPOCH = cdcpb_pb2.Error(epoch_not_match=errorpb_pb2.EpochNotMatch())

@@ -9,6 +9,8 @@ import pytest
 from tests.flow.puller.test_coverage import WHOLE, region
 from tests.flow.puller.test_losses import INITIALIZED
 from tests.flow.puller.test_losses import WHOLE as SCRIPTED_SPAN
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
 from tidemill._pb import kvrpcpb_pb2
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.flow.puller import LockResolving, Puller
@@ -17,12 +19,10 @@ from tidemill.flow.puller.stalls import StallWatch
 from tidemill.model.change import Op
 from tidemill.model.span import Span
 from tidemill.model.ts import Ts, compose, physical_ms
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
 from tidemill.testing.receiver import RecordingReceiver
 from tidemill.testing.scripted import ScriptedUpstream
 from tidemill.testing.scripted import region as scripted_region
-from tidemill.upstream.keys import encode_bytes
+from tidemill.tidb.keys import encode_bytes
 from tidemill.upstream.kv import KvClient, decoder
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache

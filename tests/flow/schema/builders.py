@@ -6,9 +6,9 @@ from typing import Any
 
 from tidemill.flow.schema import JOB_TABLE_ID, SchemaStore
 from tidemill.model.ts import Ts
-from tidemill.upstream.documents import JobState, SchemaState
-from tidemill.upstream.keys import record_key
-from tidemill.upstream.meta import database_key, table_key
+from tidemill.tidb.documents import JobState, SchemaState
+from tidemill.tidb.keys import record_key
+from tidemill.tidb.meta import database_key, table_key
 
 SHOP = 2
 JobChange = tuple[int, int, bytes, bytes]

@@ -6,8 +6,8 @@ from functools import cache
 from tests.histories import History, load
 from tidemill.flow.schema import PastRead, SchemaChange, SchemaStore, past_reads, scan_ranges
 from tidemill.model.ts import Ts
-from tidemill.upstream.documents import Document
-from tidemill.upstream.meta import hash_range, read_snapshot
+from tidemill.tidb.documents import Document
+from tidemill.tidb.meta import hash_range, read_snapshot
 
 NAMES = ("types", "ddl", "online")
 

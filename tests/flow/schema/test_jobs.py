@@ -7,8 +7,8 @@ from tests.histories import load
 from tidemill.errors import SchemaError
 from tidemill.flow.schema.jobs import JobGone, JobRow, cell, decode_job, read_changes
 from tidemill.model.ddl import ActionType
-from tidemill.upstream.keys import record_key
-from tidemill.upstream.meta import JOB_TABLE_ID
+from tidemill.tidb.keys import record_key
+from tidemill.tidb.meta import JOB_TABLE_ID
 
 # From the fact sheet: job_meta {"id":123}, schema_ids "2", table_ids "104", type 3.
 GOLDEN = bytes.fromhex("8000060000000203040506070100020005000f001000110000323130347b226964223a3132337d0300")

@@ -10,7 +10,7 @@ from tests.histories import History, load
 from tidemill.flow.schema import Absent, Followed, SchemaStore
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
-from tidemill.upstream.keys import decode_int, physical_id_of, record_range
+from tidemill.tidb.keys import decode_int, physical_id_of, record_range
 
 CIRCLE = "rename table s1 to s_tmp, s2 to s1, s_tmp to s2"
 

@@ -10,7 +10,7 @@ from tidemill.flow.schema import Absent, Followed, SchemaStore, past_reads
 from tidemill.flow.schema.jobs import JobRow, read_changes
 from tidemill.model.ddl import ActionType
 from tidemill.model.ts import Ts
-from tidemill.upstream.documents import JobState
+from tidemill.tidb.documents import JobState
 
 LOOK_AHEAD = 24  # changes of the job table: more than the longest job has transitions
 

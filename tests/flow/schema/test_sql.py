@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.flow.schema.sql import is_create_like, qualified, split_statements
+from tidemill.tidb.lexer import qualified
+from tidemill.tidb.statements import is_create_like, split_statements
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\\"), max_size=12)
 

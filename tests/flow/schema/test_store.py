@@ -10,7 +10,7 @@ from tidemill.flow.schema import Absent, Followed, SchemaStore
 from tidemill.model.ddl import ActionType
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.upstream.documents import JobState, SchemaState
+from tidemill.tidb.documents import JobState, SchemaState
 
 RUNNING = JobState.RUNNING
 

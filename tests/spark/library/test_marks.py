@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.flow.mounter.test_histories import tables_at
-from tests.flow.scan.marks import shown_cell, told_cell
 from tests.histories import load
-from tidemill.store.upstream import EmbeddedUpstream
+from tests.source.scan.marks import shown_cell, told_cell
+from tidebox.upstream import EmbeddedUpstream
 
 pytestmark = pytest.mark.spark
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tidemill.errors import UsageError
-from tidemill.flow.scan import Dates, TableName
 from tidemill.model.ts import compose
+from tidemill.source.scan import Dates, TableName
 from tidemill.spark.library.options import Now, parse_options
 
 GOOD = {"pd": "127.0.0.1:2379", "table": "shop.orders"}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.histories import load
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.spark.library.options import OPTIONS
-from tidemill.store.upstream import EmbeddedUpstream
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/read-from-spark.md"
 START = load("bench-narrow").bootstrap_ts

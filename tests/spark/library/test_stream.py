@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.histories import load
+from tidebox.transactions import Mutation
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.model.change import Op
-from tidemill.store.transactions import Mutation
-from tidemill.store.upstream import EmbeddedUpstream
-from tidemill.upstream.keys import record_key
+from tidemill.tidb.keys import record_key
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.e2e.sqlclient import Client
-from tidemill.store.upstream import EmbeddedUpstream
+from tidebox.upstream import EmbeddedUpstream
 
 pytestmark = pytest.mark.spark
 

@@ -2,8 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.model.span import KEY_END
+from tidemill.tidb.keys import encode_bytes
 from tidemill.upstream.feed.bounds import plain_bound
-from tidemill.upstream.keys import encode_bytes
 
 keys = st.binary(max_size=20)
 near = st.one_of(keys, st.lists(st.sampled_from([0, 1, 0xF7, 0xF8, 0xFE, 0xFF]), max_size=20).map(bytes))

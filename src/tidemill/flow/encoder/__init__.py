@@ -2,14 +2,14 @@
 
     RowBatch ──► CanalJsonEncoder | CsvEncoder ──► Encoded (all messages in one buffer)
 
-An encoder is made on the executor from options that travel there (``make_encoder``); it keeps what
-is fixed per table and writes the rest in one compiled loop (``kernel``), straight from Arrow's buffers.
+An encoder is made on the executor from options that travel there (``Messages``); it keeps what
+is fixed per table and writes the rest in one compiled loop (``columnar.assembler``), straight from Arrow's buffers.
 """
 
+from tidemill.columnar.encoded import Encoded
 from tidemill.flow.encoder.canal_json import CanalJsonEncoder, CanalJsonOptions
-from tidemill.flow.encoder.choice import CountingEncoder, Encoder, MessageProtocol, make_encoder
 from tidemill.flow.encoder.csv import BinaryEncoding, CsvEncoder, CsvOptions
-from tidemill.flow.encoder.encoded import Encoded
+from tidemill.flow.encoder.registry import CountingEncoder, Encoder, MessageProtocol, Messages
 
 __all__ = [
     "BinaryEncoding",
@@ -21,5 +21,5 @@ __all__ = [
     "Encoded",
     "Encoder",
     "MessageProtocol",
-    "make_encoder",
+    "Messages",
 ]

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidemill.columnar import float_text
+from tidemill.columnar.assembler import Kind
+from tidemill.columnar.encoded import Encoded
+from tidemill.columnar.program import NEW, OLD, Program, ProgramBuilder, SqlType, TextColumn, run
 from tidemill.errors import SinkError
-from tidemill.flow.encoder import floats
-from tidemill.flow.encoder.encoded import Encoded
 from tidemill.flow.encoder.json_text import quoted
-from tidemill.flow.encoder.kernel import Kind
-from tidemill.flow.encoder.mysql_type import full_mysql_type, java_type, mysql_type
-from tidemill.flow.encoder.program import NEW, OLD, Program, ProgramBuilder, SqlType, TextColumn, run
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.table import ColumnInfo, TableInfo
 from tidemill.model.ts import Ts, physical_ms
+from tidemill.tidb.mysql_type import full_mysql_type, java_type, mysql_type
 
 _QUOTE = ord('"')
 
@@ -204,7 +204,7 @@ def _prepare(_place: int, values: pa.Array) -> TextColumn:
     if kind == pa.uint64():
         return TextColumn(values, Kind.UINT, _QUOTE)
     if pa.types.is_floating(kind):
-        return TextColumn(floats.positional(values), Kind.RAW, _QUOTE)
+        return TextColumn(float_text.positional(values), Kind.RAW, _QUOTE)
     if kind == pa.binary():
         return TextColumn(values, Kind.JSON_LATIN1, _QUOTE)
     return TextColumn(values, Kind.JSON_TEXT, _QUOTE)

@@ -13,11 +13,11 @@ from enum import Enum
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.columnar import float_text
+from tidemill.columnar.assembler import Kind
+from tidemill.columnar.encoded import Encoded
+from tidemill.columnar.program import NEW, OLD, Program, ProgramBuilder, TextColumn, run
 from tidemill.errors import CorruptDataError
-from tidemill.flow.encoder import floats
-from tidemill.flow.encoder.encoded import Encoded
-from tidemill.flow.encoder.kernel import Kind
-from tidemill.flow.encoder.program import NEW, OLD, Program, ProgramBuilder, TextColumn, run
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.table import ColumnInfo, ColumnType, TableInfo
 
@@ -87,7 +87,7 @@ class CsvEncoder:
         if values.type == pa.uint64():
             return TextColumn(values, Kind.UINT)
         if pa.types.is_floating(values.type):
-            return TextColumn(floats.general(values), Kind.RAW)
+            return TextColumn(float_text.general(values), Kind.RAW)
         if values.type == pa.binary():
             is_hex = options.binary_encoding is BinaryEncoding.HEX
             return TextColumn(values, Kind.HEX if is_hex else Kind.BASE64, quote)

@@ -1,10 +1,9 @@
 """The words of ``ignore-event``: kinds of changes, and groups of them."""
 
-import difflib
 from collections.abc import Iterable
 from typing import Final
 
-from tidemill.errors import FilterError
+from tidemill.errors import FilterError, suggestion
 from tidemill.model.ddl import ActionType
 from tidemill.model.row import RowOp
 
@@ -78,9 +77,8 @@ def read(words: Iterable[str], place: str) -> tuple[frozenset[RowOp], frozenset[
         spelled = " ".join(word.lower().split())
         if spelled not in ROWS and spelled not in DDLS:
             known = [*ROWS, *DDLS]
-            close = difflib.get_close_matches(spelled, known, n=1, cutoff=0.6)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Known are {', '.join(known)}."
-            raise FilterError(f"{place}[{at}]: unknown event {word!r}. {hint}")
+            hint = suggestion(spelled, known) or f" Known are {', '.join(known)}."
+            raise FilterError(f"{place}[{at}]: unknown event {word!r}.{hint}")
         rows |= ROWS.get(spelled, frozenset())
         ddls |= DDLS.get(spelled, frozenset())
     return rows, ddls

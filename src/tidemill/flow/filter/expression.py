@@ -5,7 +5,6 @@
 What the expression asks for and we do not have is refused by name; so are columns that the table does not have.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.errors import FilterError
+from tidemill.errors import FilterError, suggestion
 from tidemill.flow.filter import functions, moments, operators, values
 from tidemill.flow.filter.syntax import Column, Literal, Moment, Operation, Tree, parse
 from tidemill.flow.filter.values import Kind, Unfit, Value
@@ -118,9 +117,8 @@ class _Compiler:
                 f"{self._refusal}: column {column.name!r} is a virtual generated one, which is in no change. "
                 "Write what it is generated from instead."
             )
-        close = difflib.get_close_matches(column.name.lower(), self._places, n=1, cutoff=0.6)
-        hint = f"Did you mean {close[0]!r}?" if close else f"It has {', '.join(self._places)}."
-        raise FilterError(f"{self._refusal}: the table has no column {column.name!r}. {hint}")
+        hint = suggestion(column.name, self._places) or f" It has {', '.join(self._places)}."
+        raise FilterError(f"{self._refusal}: the table has no column {column.name!r}.{hint}")
 
     def _operation(self, tree: Operation) -> Value:
         if tree.is_call:

@@ -31,7 +31,7 @@ from tidemill.flow.filter.values import (
     as_real,
     as_text,
 )
-from tidemill.model.collation import general_ci
+from tidemill.tidb.collation import general_ci
 
 _UNKNOWN: Final = pa.scalar(None, pa.bool_())
 _COMPARE: Final[dict[str, Callable[[Data, Data], Data]]] = {

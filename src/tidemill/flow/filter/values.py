@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.model.collation import general_ci
 from tidemill.model.table import INTEGER_TYPES, ColumnInfo, ColumnType
+from tidemill.tidb.collation import general_ci
 
 Data: TypeAlias = Any  # pa.Array or pa.Scalar: Arrow's functions take and give either
 Compute: TypeAlias = Callable[[pa.RecordBatch], Data]

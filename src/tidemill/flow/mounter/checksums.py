@@ -10,8 +10,9 @@ from functools import cache
 
 import numpy as np
 
+from tidemill.columnar.jit import Bytes, Ints, Longs, Words, helper, i64, kernel, u64
 from tidemill.flow.mounter.handles import PREFIX_SIZE
-from tidemill.flow.mounter.kernel import OK, Bytes, Ints, Longs, Words, failure, helper, i64, kernel, u64
+from tidemill.flow.mounter.outcomes import OK, failure
 
 WRONG_CHECKSUM = 120
 

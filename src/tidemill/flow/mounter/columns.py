@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.columnar.floats import powers_of_ten
+from tidemill.columnar.jit import Bytes, Ints, u64
 from tidemill.errors import InvariantError
 from tidemill.flow.mounter import checksums, documents, handles, legacy, numbers, split, strings, times
 from tidemill.flow.mounter.defaults import Fill, fill_of
-from tidemill.flow.mounter.floats import powers_of_ten
-from tidemill.flow.mounter.kernel import OK, Bytes, Ints, failure, u64
+from tidemill.flow.mounter.outcomes import OK, failure
 from tidemill.flow.mounter.zones import Zone
 from tidemill.model.table import INTEGER_TYPES, STRING_TYPES, TIME_TYPES, ColumnInfo, ColumnType
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tidemill.flow.mounter.floats import LONGEST_FLOAT, powers_of_ten, write_float
-from tidemill.flow.mounter.kernel import u64
+from tidemill.columnar.floats import LONGEST_FLOAT, powers_of_ten, write_float
+from tidemill.columnar.jit import u64
 from tidemill.flow.mounter.zones import parse_zone
 from tidemill.model.table import INTEGER_TYPES, STRING_TYPES, TIME_TYPES, ColumnInfo, ColumnType
 

@@ -7,23 +7,9 @@ prints ``1.0`` and ``1e100``. The recorded histories, and so this module, hold t
 
 import numpy as np
 
-from tidemill.flow.mounter.floats import write_float
-from tidemill.flow.mounter.kernel import (
-    MISSING,
-    OK,
-    Bytes,
-    Ints,
-    Longs,
-    Words,
-    copy,
-    failure,
-    helper,
-    i64,
-    kernel,
-    load_u64,
-    u8,
-    u64,
-)
+from tidemill.columnar.floats import write_float
+from tidemill.columnar.jit import Bytes, Ints, Longs, Words, copy, helper, i64, kernel, load_u64, u8, u64
+from tidemill.flow.mounter.outcomes import MISSING, OK, failure
 from tidemill.flow.mounter.strings import rune_size
 from tidemill.flow.mounter.times import write_clock, write_date, write_duration
 

@@ -8,7 +8,8 @@ kernels read a column wherever it comes from.
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.flow.mounter.kernel import OK, Bytes, Ints, Longs, Words, failure, helper, i64, kernel, load_u64, u8, u64
+from tidemill.columnar.jit import Bytes, Ints, Longs, Words, helper, i64, kernel, load_u64, u8, u64
+from tidemill.flow.mounter.outcomes import OK, failure
 
 NOT_A_ROW_OF_TABLE = 80
 NOT_AN_INTEGER_HANDLE = 81

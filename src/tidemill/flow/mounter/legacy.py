@@ -6,22 +6,10 @@ is a single zero byte. Old rows stay until someone updates them, so one batch ma
 
 import numpy as np
 
+from tidemill.columnar.jit import Bytes, Ints, Longs, copy, count_up_to, helper, i64, kernel, u8, u64
 from tidemill.flow.mounter.documents import u32, uvarint
 from tidemill.flow.mounter.handles import decimal_size
-from tidemill.flow.mounter.kernel import (
-    OK,
-    Bytes,
-    Ints,
-    Longs,
-    copy,
-    count_up_to,
-    failure,
-    helper,
-    i64,
-    kernel,
-    u8,
-    u64,
-)
+from tidemill.flow.mounter.outcomes import OK, failure
 
 BAD_OLD_ROW = 96
 WRONG_KIND = 97

@@ -10,14 +10,15 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from tidemill.columnar.jit import Bytes, Ints, Longs
 from tidemill.errors import InvariantError, RowUndecodableError
 from tidemill.flow.mounter import checksums, handles, legacy, split
 from tidemill.flow.mounter.columns import REASONS, ColumnBuilder, IntegerBuilder, builder_for
-from tidemill.flow.mounter.kernel import OK, Bytes, Ints, Longs
+from tidemill.flow.mounter.outcomes import OK
 from tidemill.flow.mounter.zones import Zone, zone_table
 from tidemill.model.row import RowBatch, RowOp, arrow_schema
 from tidemill.model.table import INTEGER_TYPES, STRING_TYPES, ColumnFlag, ColumnInfo, ColumnType, TableInfo
-from tidemill.upstream.keys import record_prefix
+from tidemill.tidb.keys import record_prefix
 
 _BLOCK_BYTES = 1 << 20
 _MOST_BLOCK_ROWS = 4096

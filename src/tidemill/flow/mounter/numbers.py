@@ -8,21 +8,8 @@ bit turned so that bytes compare like numbers.
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.flow.mounter.kernel import (
-    MISSING,
-    OK,
-    Bytes,
-    Ints,
-    Longs,
-    Words,
-    f64,
-    failure,
-    helper,
-    i64,
-    kernel,
-    load_u64,
-    u64,
-)
+from tidemill.columnar.jit import Bytes, Ints, Longs, Words, f64, helper, i64, kernel, load_u64, u64
+from tidemill.flow.mounter.outcomes import MISSING, OK, failure
 
 BAD_INTEGER_LENGTH = 16
 BAD_FLOAT_LENGTH = 17

@@ -10,20 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.flow.mounter.kernel import (
-    MISSING,
-    NULL,
-    OK,
-    Bytes,
-    Ints,
-    Longs,
-    count_up_to,
-    failure,
-    helper,
-    i64,
-    kernel,
-    load_u64,
-)
+from tidemill.columnar.jit import Bytes, Ints, Longs, count_up_to, helper, i64, kernel, load_u64
+from tidemill.flow.mounter.outcomes import MISSING, NULL, OK, failure
 
 MOST_IDS: Final = 1 << 17  # two counts of 16 bits each
 

@@ -7,20 +7,8 @@ whatever the client sent: mostly UTF-8, but bytes of latin1 from clients that sp
 
 import numpy as np
 
-from tidemill.flow.mounter.kernel import (
-    MISSING,
-    OK,
-    Bytes,
-    Ints,
-    Longs,
-    copy,
-    failure,
-    helper,
-    i64,
-    kernel,
-    load_u64,
-    u64,
-)
+from tidemill.columnar.jit import Bytes, Ints, Longs, copy, helper, i64, kernel, load_u64, u64
+from tidemill.flow.mounter.outcomes import MISSING, OK, failure
 
 NOT_UTF8 = 32
 

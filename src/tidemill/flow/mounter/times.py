@@ -5,20 +5,8 @@ shifted by 24 bits for the microseconds. Month and day may be 0 in a DATE or DAT
 TIMESTAMP, which is kept in UTC; the zero date is printed as it is in any zone.
 """
 
-from tidemill.flow.mounter.kernel import (
-    MISSING,
-    OK,
-    Bytes,
-    Ints,
-    Longs,
-    count_up_to,
-    failure,
-    helper,
-    i64,
-    kernel,
-    load_u64,
-    u64,
-)
+from tidemill.columnar.jit import Bytes, Ints, Longs, count_up_to, helper, i64, kernel, load_u64, u64
+from tidemill.flow.mounter.outcomes import MISSING, OK, failure
 
 BAD_TIME_LENGTH = 48
 BAD_TIME = 49

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
+from tidemill.columnar.jit import Longs
 from tidemill.errors import UsageError
-from tidemill.flow.mounter.kernel import Longs
 
 # TIMESTAMP holds 1970 to 2038; the table goes as far as 32 bits of seconds would.
 FIRST_SECOND = 0

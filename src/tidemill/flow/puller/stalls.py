@@ -96,13 +96,13 @@ class Unblocker:
             while True:
                 await self._clock.sleep(self._when.look_seconds)
                 try:
-                    await self._look(list(coverages()))
+                    await self._examine(list(coverages()))
                 except UpstreamError as error:
                     log.warning("cannot look for locks; trying again", error=error)
         finally:
             await self._kv.close()
 
-    async def _look(self, coverages: list[Coverage]) -> None:
+    async def _examine(self, coverages: list[Coverage]) -> None:
         standing = self._watch.standing(coverages, self._clock.monotonic())
         if not standing:
             return

@@ -12,7 +12,7 @@ Runs in the capture; the tables it gives travel to executors.
 from tidemill.flow.schema.follow import Followed
 from tidemill.flow.schema.snapshot import PastRead, past_reads
 from tidemill.flow.schema.store import Absent, SchemaChange, SchemaStore
-from tidemill.upstream.meta import JOB_TABLE_ID, scan_ranges
+from tidemill.tidb.meta import JOB_TABLE_ID, scan_ranges
 
 __all__ = [
     "JOB_TABLE_ID",

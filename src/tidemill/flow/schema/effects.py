@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemill.errors import SchemaError
-from tidemill.flow.schema import sql
 from tidemill.flow.schema.jobs import JobRow
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.upstream.documents import (
+from tidemill.tidb import statements
+from tidemill.tidb.create_table import create_table_sql, create_view_sql
+from tidemill.tidb.documents import (
     Database,
     Document,
     Job,
@@ -27,7 +28,7 @@ from tidemill.upstream.documents import (
     replaced_view_id,
     truncate_partition_args,
 )
-from tidemill.upstream.sql_text import create_table_sql, create_view_sql
+from tidemill.tidb.lexer import qualified, quoted
 
 SYSTEM_SCHEMAS = frozenset(
     {
@@ -194,14 +195,14 @@ def _recover_database(row: JobRow, catalogue: Catalogue) -> Effect:
     else:
         tables = tuple(parse_table(d, database.id, database.name, row.commit_ts) for d in documents)
         creations = ["" if _has_no_rows(document) else create_table_sql(document) for document in documents]
-    query = f"CREATE DATABASE {sql.quoted(database.name)}"
+    query = f"CREATE DATABASE {quoted(database.name)}"
     if database.charset and database.collate:
         query += f" CHARACTER SET {database.charset} COLLATE {database.collate}"
     shapes = [_Shape(database.name, query=query, type=ActionType.CREATE_SCHEMA)]
     for table, creation in zip(tables, creations, strict=True):
         if table.is_view or table.is_sequence:
             continue
-        back = f"RECOVER TABLE {sql.qualified(table.schema, table.name)}"
+        back = f"RECOVER TABLE {qualified(table.schema, table.name)}"
         shapes.append(
             _Shape(database.name, table, query=creation or back, type=ActionType.RECOVER_TABLE, creation=creation)
         )
@@ -228,19 +229,19 @@ def _create(row: JobRow, catalogue: Catalogue) -> Effect | None:
     if table.id in catalogue.tables:
         return None
     # What LIKE meant was settled when the statement came; the other table may be another by now, or not be replicated.
-    is_like = row.job.type == ActionType.CREATE_TABLE and sql.is_create_like(row.job.query)
+    is_like = row.job.type == ActionType.CREATE_TABLE and statements.is_create_like(row.job.query)
     return Effect(_events(row, _Shape(table.schema, table, is_like=is_like)), put=(table,))
 
 
 def _create_many(row: JobRow, catalogue: Catalogue) -> Effect | None:
     job = row.job
     database = catalogue.database(job.schema_id, job)
-    statements = sql.split_statements(job.query)
-    if len(statements) != len(job.tables):
+    texts = statements.split_statements(job.query)
+    if len(texts) != len(job.tables):
         # Not the form in which TiDB merges statements. The whole text creates each of them too.
-        statements = [job.query] * len(job.tables)
+        texts = [job.query] * len(job.tables)
     shapes, tables = [], []
-    for document, statement in zip(job.tables, statements, strict=True):
+    for document, statement in zip(job.tables, texts, strict=True):
         table = parse_table(document, database.id, database.name, row.commit_ts)
         if table.id not in catalogue.tables:
             tables.append(table)
@@ -251,7 +252,7 @@ def _create_many(row: JobRow, catalogue: Catalogue) -> Effect | None:
 def _drop(row: JobRow, catalogue: Catalogue) -> Effect:
     table = catalogue.table(row.job.table_id, row.job)
     kind = "VIEW" if table.is_view else "TABLE"
-    query = f"DROP {kind} {sql.qualified(table.schema, table.name)}"
+    query = f"DROP {kind} {qualified(table.schema, table.name)}"
     return Effect(_events(row, _Shape(table.schema, table, pre=table, query=query)), drop=(table.id,))
 
 
@@ -274,7 +275,7 @@ def _rename(row: JobRow, catalogue: Catalogue) -> Effect:
         now[pair.table_id] = after
         query = None
         if job.type == ActionType.RENAME_TABLES:
-            old, new = sql.qualified(before.schema, before.name), sql.qualified(after.schema, after.name)
+            old, new = qualified(before.schema, before.name), qualified(after.schema, after.name)
             query = f"RENAME TABLE {old} TO {new}"
         shapes.append(_Shape(after.schema, after, pre=before, query=query, type=ActionType.RENAME_TABLE))
     return Effect(_events(row, *shapes), put=tuple(now.values()))
@@ -304,8 +305,8 @@ def _exchange(row: JobRow, catalogue: Catalogue) -> Effect:
     swapped = replace(plain, id=partition_id, version_ts=row.commit_ts)
     name = next((p.name for p in before.partitions if p.id == partition_id), partition_name)
     query = (
-        f"ALTER TABLE {sql.qualified(after.schema, after.name)} EXCHANGE PARTITION {sql.quoted(name)} "
-        f"WITH TABLE {sql.qualified(plain.schema, plain.name)}" + ("" if validates else " WITHOUT VALIDATION")
+        f"ALTER TABLE {qualified(after.schema, after.name)} EXCHANGE PARTITION {quoted(name)} "
+        f"WITH TABLE {qualified(plain.schema, plain.name)}" + ("" if validates else " WITHOUT VALIDATION")
     )
     events = _events(row, _Shape(after.schema, after, pre=plain, query=query, partition_id=partition_id))
     return Effect(events, put=(after, swapped), drop=(plain.id,))
@@ -323,8 +324,8 @@ def _truncate_partition(row: JobRow, catalogue: Catalogue) -> Effect:
         return Effect(put=(after,))
     query = None
     if len(emptied) < len(truncate_partition_args(job)[0]):
-        names = ", ".join(map(sql.quoted, emptied))
-        query = f"ALTER TABLE {sql.qualified(after.schema, after.name)} TRUNCATE PARTITION {names}"
+        names = ", ".join(map(quoted, emptied))
+        query = f"ALTER TABLE {qualified(after.schema, after.name)} TRUNCATE PARTITION {names}"
     return Effect(_events(row, _Shape(after.schema, after, pre=before, query=query)), put=(after,))
 
 

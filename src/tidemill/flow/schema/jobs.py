@@ -16,8 +16,8 @@ import pyarrow as pa
 from tidemill.errors import CorruptDataError, SchemaError
 from tidemill.model.change import Op
 from tidemill.model.ts import Ts
-from tidemill.upstream.documents import Job, parse_job
-from tidemill.upstream.keys import decode_bytes, decode_int
+from tidemill.tidb.documents import Job, parse_job
+from tidemill.tidb.keys import decode_bytes, decode_int
 
 JOB_META_COLUMN_ID = 5
 

@@ -13,8 +13,8 @@ from tidemill.flow.schema.snapshot import PastRead, past_reads
 from tidemill.flow.schema.store import SchemaStore
 from tidemill.log import get_logger
 from tidemill.model.ts import Ts
-from tidemill.upstream.documents import Document
-from tidemill.upstream.meta import MetaSnapshot, hash_range, read_snapshot, scan_ranges
+from tidemill.tidb.documents import Document
+from tidemill.tidb.meta import MetaSnapshot, hash_range, read_snapshot, scan_ranges
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader

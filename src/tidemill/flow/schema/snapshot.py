@@ -16,8 +16,8 @@ from tidemill.flow.schema.effects import SYSTEM_SCHEMAS, Catalogue
 from tidemill.flow.schema.jobs import JOB_META_COLUMN_ID, decode_job
 from tidemill.model.ddl import ActionType
 from tidemill.model.ts import Ts
-from tidemill.upstream.documents import Job, exchange_args, parse_database, parse_table, rename_args
-from tidemill.upstream.meta import JOB_TABLE_ID, MetaSnapshot, read_snapshot, table_key
+from tidemill.tidb.documents import Job, exchange_args, parse_database, parse_table, rename_args
+from tidemill.tidb.meta import JOB_TABLE_ID, MetaSnapshot, read_snapshot, table_key
 
 _CREATING = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES, ActionType.CREATE_VIEW})
 

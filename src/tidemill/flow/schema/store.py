@@ -35,7 +35,7 @@ from tidemill.flow.schema.visible import is_visible
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.upstream.documents import (
+from tidemill.tidb.documents import (
     Job,
     JobState,
     SchemaState,
@@ -44,7 +44,7 @@ from tidemill.upstream.documents import (
     taking_partitions,
     truncate_partition_args,
 )
-from tidemill.upstream.meta import MetaSnapshot, read_snapshot
+from tidemill.tidb.meta import MetaSnapshot, read_snapshot
 
 # Jobs that copy rows to new physical ids and switch over to them while they run.
 COPYING = frozenset(

@@ -5,7 +5,7 @@ between may have been written under either form.
 """
 
 from tidemill.model.ddl import ActionType
-from tidemill.upstream.documents import Job, JobState, SchemaState, SubJob
+from tidemill.tidb.documents import Job, JobState, SchemaState, SubJob
 
 _ON_THE_WAY_OUT = (SchemaState.WRITE_ONLY, SchemaState.DELETE_ONLY, SchemaState.DELETE_REORG)
 

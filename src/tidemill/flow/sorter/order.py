@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
+from tidemill.columnar.gather import Scattered
+from tidemill.columnar.jit import kernel
 from tidemill.errors import InvariantError
-from tidemill.flow.sorter.gather import Scattered
 from tidemill.model.change import RAW_CHANGE_SCHEMA, cut_by_bytes
 
 Rows = npt.NDArray[np.int64]
@@ -125,9 +125,8 @@ class _Index:
         _, offsets, data = self.key.buffers()
         places = np.frombuffer(offsets, dtype=np.int32)[self.key.offset : self.key.offset + len(self.key) + 1]
         keys = np.frombuffer(data if data is not None and data.size else b"\0", dtype=np.uint8)
-        verdict: Verdict = _judge(
-            *(_read_only(values) for values in (self.commit, self.start, places, keys)), order, self.bounds
-        )
+        commit, start, at, of = (_read_only(values) for values in (self.commit, self.start, places, keys))
+        verdict: Verdict = _judge(commit, start, at, of, order, self.bounds)
         return verdict
 
     def runs(self, order: Rows) -> Rows:
@@ -184,8 +183,8 @@ def _order_by_commit(index: _Index) -> Rows | None:
     return order
 
 
-@njit(cache=True, nogil=True)
-def _judge(commit, start, offsets, data, order, bounds):  # type: ignore[no-untyped-def] # compiled
+@kernel
+def _judge(commit: Any, start: Any, offsets: Any, data: Any, order: Any, bounds: Any) -> Any:
     """Compare each row of ``order`` with the one before it in its section."""
     verdict = np.zeros(len(order), dtype=np.uint8)
     for section in range(len(bounds) - 1):

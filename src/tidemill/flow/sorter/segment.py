@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.columnar.gather import Scattered
 from tidemill.errors import DataDirError, SegmentCorruptError
 from tidemill.flow.sorter.arrowfile import ALIGNMENT, frame
-from tidemill.flow.sorter.gather import Scattered
 from tidemill.flow.sorter.order import BINARY_COLUMNS, Rows, Stamps, merge
 from tidemill.model.change import RAW_CHANGE_SCHEMA, cut_by_bytes
 from tidemill.private import open_private

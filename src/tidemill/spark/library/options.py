@@ -1,6 +1,5 @@
 """The options of ``format("tidemill")``: read once, into something that cannot be wrong. No Spark in here."""
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,10 +8,10 @@ from enum import Enum
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from tidemill.errors import UsageError
-from tidemill.flow.scan import Dates, TableName, parse_addresses
+from tidemill.errors import UsageError, suggestion
 from tidemill.model.security import PLAIN, Security
 from tidemill.model.ts import LEAST_TSO, Ts, compose, why_not_a_ts
+from tidemill.source.scan import Dates, TableName, parse_addresses
 
 DAY_SECONDS = 86_400
 _MOST_TSO = (1 << 63) - 1
@@ -119,10 +118,7 @@ def _check_together(options: ReadOptions) -> None:
 def _suggestion(name: str, known: Mapping[str, str]) -> str:
     if name == "path":
         return " There are no paths here: name the table with the option table."
-    close = difflib.get_close_matches(name, known, 1)
-    if close:
-        return f" Did you mean {known[close[0]]!r}?"
-    return f" There are: {', '.join(known.values())}."
+    return suggestion(name, known.values()) or f" There are: {', '.join(known.values())}."
 
 
 def _required(values: Mapping[str, str], name: str, what: str) -> str:

@@ -33,8 +33,8 @@ from tidemill.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.flow.scan import ChangePart, HandleBounds, Presenter, ReadHold, ScanPart
     from tidemill.model.ts import Ts
+    from tidemill.source.scan import ChangePart, HandleBounds, Presenter, ReadHold, ScanPart
     from tidemill.spark.library.options import ReadOptions
 
 FORMAT = "tidemill"
@@ -121,7 +121,7 @@ class TableReader(DataSourceReader):
         self._bounded = ""
 
     def partitions(self) -> list[InputPartition]:
-        from tidemill.flow.scan import ScanClient
+        from tidemill.source.scan import ScanClient
 
         with ScanClient(self._resolved.options.pd, self._resolved.options.security) as client:
             plan = self._plan_changes if self._resolved.options.reads_changes else self._plan_scan
@@ -144,7 +144,7 @@ class TableReader(DataSourceReader):
         return parts
 
     def _plan_changes(self, client: Any) -> "list[ChangePart]":
-        from tidemill.flow.scan import ReadHold, TableHistory
+        from tidemill.source.scan import ReadHold, TableHistory
 
         found = self._resolved
         from_ts = found.from_ts
@@ -168,7 +168,7 @@ class TableReader(DataSourceReader):
 class PushingTableReader(TableReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Bounds on the handle become ranges of keys. Spark evaluates all filters again: ranges may hold more."""
-        from tidemill.flow.scan import HandleBounds, bounded_column
+        from tidemill.source.scan import HandleBounds, bounded_column
 
         column = bounded_column(self._resolved.presenter.table)
         if column is not None:
@@ -205,7 +205,7 @@ def _is_number(value: object) -> bool:
 
 def read_parts(part: "ScanPart | ChangePart | None", presenter: "Presenter") -> "Iterator[pa.RecordBatch]":
     """Executor."""
-    from tidemill.flow.scan import ScanPart, read_changes, read_part
+    from tidemill.source.scan import ScanPart, read_changes, read_part
 
     if part is not None:
         rows = read_part(part) if isinstance(part, ScanPart) else read_changes(part)
@@ -228,7 +228,7 @@ def _spark_schema(resolved: Resolved) -> StructType:
 
 
 def _resolved(given: dict[str, str]) -> Resolved:
-    from tidemill.flow.scan import Presenter, ReadHold, ScanClient
+    from tidemill.source.scan import Presenter, ReadHold, ScanClient
     from tidemill.spark.library.options import Now, parse_options
 
     options = parse_options(given)

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from tidemill.errors import SchemaError
-from tidemill.flow.scan import Presenter, ReadHold, ScanClient, Stretch, TableHistory, cut, first_change
 from tidemill.model.ts import LOGICAL_BITS, Ts, show
+from tidemill.source.scan import Presenter, ReadHold, ScanClient, Stretch, TableHistory, cut, first_change
 from tidemill.spark.library.options import Now, ReadOptions
 from tidemill.spark.library.source import Part, narrowed, read_parts
 

@@ -10,7 +10,8 @@ out       one row per change to hand on; its bytes lie in the message or in the 
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from tidemill.columnar.jit import kernel
 
 # Columns of slots
 S_REQUEST, S_REGION, S_CHECKPOINT, S_RESOLVED, S_STATE, S_SIBLINGS = range(6)
@@ -41,7 +42,7 @@ COUNTERS = 10
 OK, BELOW_RESOLVED, NO_OPERATION, STRANGE_TYPE = range(4)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # numba has no types
+@kernel
 def copy(source: Any, at: int, target: Any, to: int, length: int) -> None:
     # Unsigned positions, here and below: with signed ones every access first asks whether it
     # counts from the end, and the loop runs ten times slower.
@@ -50,14 +51,14 @@ def copy(source: Any, at: int, target: Any, to: int, length: int) -> None:
         target[y + i] = source[x + i]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _pair_hash(request: int, region: int, mask: int) -> Any:
     h = np.uint64(request) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(region)
     h = (h ^ (h >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return np.int64((h ^ (h >> np.uint64(32))) & np.uint64(mask))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def add_to_index(slots: Any, index: Any, s: int) -> None:
     """Let ``find_slot`` find slot ``s``. The index (a power of two) must have room."""
     mask = len(index) - 1
@@ -67,7 +68,7 @@ def add_to_index(slots: Any, index: Any, s: int) -> None:
     index[at] = s
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def remove_from_index(slots: Any, index: Any, s: int) -> None:
     mask = len(index) - 1
     at = _pair_hash(slots[s, S_REQUEST], slots[s, S_REGION], mask)
@@ -76,7 +77,7 @@ def remove_from_index(slots: Any, index: Any, s: int) -> None:
     index[at] = LEFT  # what collided with it lies behind and must still be found
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def build_index(slots: Any, index: Any) -> None:
     index[:] = NEVER_USED
     for s in range(len(slots)):
@@ -84,7 +85,7 @@ def build_index(slots: Any, index: Any) -> None:
             add_to_index(slots, index, s)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def find_slot(slots: Any, index: Any, request: int, region: int) -> Any:
     mask = len(index) - 1
     at = _pair_hash(request, region, mask)
@@ -96,7 +97,7 @@ def find_slot(slots: Any, index: Any, request: int, region: int) -> Any:
     return -1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _key_hash(slot: int, start_ts: int, buf: Any, at: int, length: int) -> Any:
     h = np.uint64(slot) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(start_ts)
     first = np.uint64(at)
@@ -106,7 +107,7 @@ def _key_hash(slot: int, start_ts: int, buf: Any, at: int, length: int) -> Any:
     return np.int64(h >> np.uint64(1))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _same(a: Any, at: int, b: Any, bt: int, length: int) -> Any:
     x, y = np.uint64(at), np.uint64(bt)
     i, end = np.uint64(0), np.uint64(length)
@@ -115,7 +116,7 @@ def _same(a: Any, at: int, b: Any, bt: int, length: int) -> Any:
     return i == end
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _is_below(a: Any, at: int, a_len: int, b: Any, bt: int, b_len: int) -> Any:
     x, y = np.uint64(at), np.uint64(bt)
     for i in range(np.uint64(min(a_len, b_len))):
@@ -124,14 +125,14 @@ def _is_below(a: Any, at: int, a_len: int, b: Any, bt: int, b_len: int) -> Any:
     return bool(a_len < b_len)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _is_outside(slot: Any, arena: Any, buf: Any, at: int, length: int) -> Any:
     if _is_below(buf, at, length, arena, slot[S_LOWER], slot[S_LOWER_LEN]):
         return True
     return slot[S_UPPER_LEN] >= 0 and not _is_below(buf, at, length, arena, slot[S_UPPER], slot[S_UPPER_LEN])
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _find(entries: Any, buckets: Any, arena: Any, s: int, start_ts: int, h: int, buf: Any, at: int, n: int) -> Any:
     e = buckets[h & (len(buckets) - 1)]
     while e >= 0:
@@ -143,7 +144,7 @@ def _find(entries: Any, buckets: Any, arena: Any, s: int, start_ts: int, h: int,
     return -1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _take_entry(entries: Any, counters: Any) -> Any:
     counters[C_LIVE] += 1
     e = counters[C_FREE]
@@ -154,7 +155,7 @@ def _take_entry(entries: Any, counters: Any) -> Any:
     return counters[C_USED] - 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _free_entry(entries: Any, counters: Any, e: int) -> None:
     entries[e, E_SLOT] = -1
     entries[e, E_NEXT] = counters[C_FREE]
@@ -162,7 +163,7 @@ def _free_entry(entries: Any, counters: Any, e: int) -> None:
     counters[C_LIVE] -= 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _keep(arena: Any, counters: Any, buf: Any, at: int, length: int) -> Any:
     to = counters[C_ARENA]
     copy(buf, at, arena, to, length)
@@ -170,7 +171,7 @@ def _keep(arena: Any, counters: Any, buf: Any, at: int, length: int) -> Any:
     return to
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _store_prewrite(
     slots: Any, entries: Any, buckets: Any, arena: Any, counters: Any, s: int, h: int, row: Any, buf: Any
 ) -> None:
@@ -190,7 +191,7 @@ def _store_prewrite(
     slots[s, S_SIBLINGS] = e
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _remove_prewrite(slots: Any, entries: Any, buckets: Any, counters: Any, e: int) -> None:
     x = entries[e]
     bucket = x[E_HASH] & (len(buckets) - 1)
@@ -210,7 +211,7 @@ def _remove_prewrite(slots: Any, entries: Any, buckets: Any, counters: Any, e: i
     _free_entry(entries, counters, e)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _queue(slots: Any, entries: Any, arena: Any, counters: Any, s: int, h: int, row: Any, buf: Any, head: int) -> None:
     """Set a COMMIT or ROLLBACK aside until INITIALIZED; ``head`` is the column of its queue."""
     e = _take_entry(entries, counters)
@@ -227,7 +228,7 @@ def _queue(slots: Any, entries: Any, arena: Any, counters: Any, s: int, h: int, 
     slots[s, head + 1] = e
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _drop_queue(slots: Any, entries: Any, counters: Any, s: int, head: int) -> None:
     e = slots[s, head]
     while e >= 0:
@@ -238,7 +239,7 @@ def _drop_queue(slots: Any, entries: Any, counters: Any, s: int, head: int) -> N
     slots[s, head], slots[s, head + 1] = -1, -1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def forget(slots: Any, entries: Any, buckets: Any, counters: Any, s: int) -> None:
     """Drop everything that waits for slot ``s``."""
     while slots[s, S_SIBLINGS] >= 0:
@@ -247,7 +248,7 @@ def forget(slots: Any, entries: Any, buckets: Any, counters: Any, s: int) -> Non
     _drop_queue(slots, entries, counters, s, S_ROLLBACKS)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _emit_pair(slots: Any, entries: Any, out: Any, counters: Any, s: int, e: int, commit_ts: int, op: int) -> Any:
     """Hand on prewrite ``e``, committed. What lies at or below the checkpoint was handed on long ago."""
     if commit_ts <= slots[s, S_CHECKPOINT]:
@@ -264,7 +265,7 @@ def _emit_pair(slots: Any, entries: Any, out: Any, counters: Any, s: int, e: int
     return OK
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _initialize(slots: Any, entries: Any, buckets: Any, arena: Any, counters: Any, out: Any, s: int) -> Any:
     slots[s, S_STATE] = LIVE
     outcome = OK
@@ -288,7 +289,7 @@ def _initialize(slots: Any, entries: Any, buckets: Any, arena: Any, counters: An
     return outcome
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _resolve(slots: Any, index: Any, line: Any, regions: Any, counters: Any, advanced: Any) -> None:
     ts = line[0]
     for i in range(line[2], line[3]):
@@ -302,7 +303,7 @@ def _resolve(slots: Any, index: Any, line: Any, regions: Any, counters: Any, adv
             counters[C_ADVANCED] += 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def match(
     buf: Any, events: Any, rows: Any, resolved: Any, regions: Any,
     slots: Any, index: Any, entries: Any, buckets: Any, arena: Any, counters: Any,
@@ -343,7 +344,7 @@ def match(
     return OK
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _emit_row(slots: Any, out: Any, counters: Any, s: int, row: Any) -> Any:
     if row[3] <= slots[s, S_CHECKPOINT]:
         return OK
@@ -359,7 +360,7 @@ def _emit_row(slots: Any, out: Any, counters: Any, s: int, row: Any) -> Any:
     return OK
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _match_row(
     slots: Any, entries: Any, buckets: Any, arena: Any, counters: Any, out: Any, failed: Any, s: int, row: Any, buf: Any
 ) -> Any:
@@ -394,7 +395,7 @@ def _match_row(
     return OK
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def rehash(entries: Any, slots: Any, buckets: Any) -> None:
     """Chain every waiting PREWRITE anew into ``buckets``."""
     buckets[:] = -1
@@ -407,7 +408,7 @@ def rehash(entries: Any, slots: Any, buckets: Any) -> None:
             e = entries[e, E_AFTER]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def move(entries: Any, slots: Any, old: Any, new: Any, counters: Any) -> None:
     """Copy what is still used of arena ``old`` to the front of ``new``."""
     counters[C_ARENA] = 0
@@ -423,7 +424,7 @@ def move(entries: Any, slots: Any, old: Any, new: Any, counters: Any) -> None:
             slots[s, S_UPPER] = _keep(new, counters, old, slots[s, S_UPPER], max(slots[s, S_UPPER_LEN], 0))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def used_bytes(entries: Any, slots: Any, counters: Any) -> Any:
     """What ``move`` would copy."""
     total = np.int64(0)
@@ -436,7 +437,7 @@ def used_bytes(entries: Any, slots: Any, counters: Any) -> Any:
     return total
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def measure(out: Any, chosen: Any, sizes: Any) -> None:
     """How many bytes of keys, values and old values the chosen rows have."""
     for i in range(len(chosen)):
@@ -444,7 +445,7 @@ def measure(out: Any, chosen: Any, sizes: Any) -> None:
             sizes[c] += out[chosen[i], O_KEY_LEN + 2 * c]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def gather(
     buf: Any, arena: Any, out: Any, chosen: Any, numbers: Any, ops: Any, offsets: Any, keys: Any, values: Any, olds: Any
 ) -> None:

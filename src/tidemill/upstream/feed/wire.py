@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from tidemill._pb import cdcpb_pb2
+from tidemill.columnar.jit import i64, kernel
 from tidemill.errors import ProtocolViolationError
 
 Int64s = npt.NDArray[np.int64]
@@ -104,22 +104,22 @@ _NOTHING = np.empty((0, 0), dtype=np.int64)
 _NO_REGIONS = np.empty(0, dtype=np.int64)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # numba has no types
+@kernel
 def _varint(buf: Any, at: int, end: int) -> Any:
     """The value at ``at`` and the position behind it, or position -1."""
-    value, shift = np.int64(0), np.int64(0)
+    value, shift = i64(0), i64(0)
     while at < end and shift < 70:
         # Unsigned: a signed position might count from the end, and asking costs as much as reading.
-        byte = np.int64(buf[np.uint64(at)])
+        byte = i64(buf[np.uint64(at)])
         at += 1
         if byte < 0x80:
             return value | (byte << shift), at
         value |= (byte & 0x7F) << shift
         shift += 7
-    return value, np.int64(-1)
+    return value, i64(-1)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def field(buf: Any, at: int, end: int) -> Any:
     """One field: its tag, its number or length, where its content begins and where it ends.
 
@@ -128,39 +128,39 @@ def field(buf: Any, at: int, end: int) -> Any:
     """
     tag, at = _varint(buf, at, end)
     if at < 0 or tag < 8 or tag > 0xFFFFFFFF:
-        return tag, np.int64(0), np.int64(0), np.int64(-1)
+        return tag, i64(0), i64(0), i64(-1)
     wire = tag & 7
     if wire == 0:
         value, at = _varint(buf, at, end)
         return tag, value, at, at
-    length = np.int64(-1)
+    length = i64(-1)
     if wire == 2:
         length, at = _varint(buf, at, end)
         if at < 0:
             return tag, length, at, at
     elif wire == 1:
-        length = np.int64(8)
+        length = i64(8)
     elif wire == 5:
-        length = np.int64(4)
+        length = i64(4)
     if length < 0 or length > end - at:
-        return tag, length, at, np.int64(-1)
+        return tag, length, at, i64(-1)
     return tag, length, at, at + length
 
 
 # Tags as they stand on the wire: field number << 3 | wire type.
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _walk(
     buf: Any, ends: Any, fill: bool, events: Any, rows: Any, resolved: Any, regions: Any, errors: Any, counts: Any
 ) -> Any:
     """Count (or, with ``fill``, write down) everything; the position of the first bad byte, or -1."""
-    at = np.int64(0)
+    at = i64(0)
     for m in range(len(ends)):
         end = ends[m]
         while at < end:
             tag, _, start, stop = field(buf, at, end)
             if stop < 0:
                 return at
-            bad = np.int64(-1)
+            bad = i64(-1)
             if tag == 10:  # ChangeDataEvent.events
                 bad = _walk_event(buf, start, stop, fill, events, rows, resolved, regions, errors, counts)
             elif tag == 18:  # ChangeDataEvent.resolved_ts
@@ -171,7 +171,7 @@ def _walk(
     return -1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _walk_event(
     buf: Any,
     at: int,
@@ -186,7 +186,7 @@ def _walk_event(
 ) -> Any:
     event = counts[0]
     counts[0] += 1
-    region, request, own_ts = np.int64(0), np.int64(0), np.int64(-1)
+    region, request, own_ts = i64(0), i64(0), i64(-1)
     while at < end:
         tag, number, start, stop = field(buf, at, end)
         if stop < 0:
@@ -221,7 +221,7 @@ def _walk_event(
     return -1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _walk_entries(buf: Any, at: int, end: int, fill: bool, event: int, rows: Any, counts: Any) -> Any:
     while at < end:
         tag, _, start, stop = field(buf, at, end)
@@ -242,7 +242,7 @@ def _walk_entries(buf: Any, at: int, end: int, fill: bool, event: int, rows: Any
     return -1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _read_row(buf: Any, at: int, end: int, rows: Any, r: int) -> Any:
     while at < end:
         tag, number, start, stop = field(buf, at, end)
@@ -271,10 +271,10 @@ def _read_row(buf: Any, at: int, end: int, rows: Any, r: int) -> Any:
     return -1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _walk_resolved(buf: Any, at: int, end: int, fill: bool, resolved: Any, regions: Any, counts: Any) -> Any:
     first = counts[3]
-    ts, request = np.int64(0), np.int64(0)
+    ts, request = i64(0), i64(0)
     while at < end:
         tag, number, start, stop = field(buf, at, end)
         if stop < 0:

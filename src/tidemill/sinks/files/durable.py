@@ -1,0 +1,257 @@
+"""Files that are either whole or not there, also after a power cut.
+
+Every step that changes the folder goes through ``DurableFiles``, so that a test can stop the world
+after any of them, and every refusal of the operating system becomes a SinkError that says what to do.
+
+Tasks write below ``.tidemill/{generation}/`` and rename from there, which is what fences them: beginning a generation
+moves the folders of all older ones away, in one step of the file system each, so from then on the rename of a late
+task finds nothing to rename. Only the driver creates such a folder; a task that starts late cannot bring it back.
+"""
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tidemill.errors import SinkError, SinkUnavailableError, SupersededError
+from tidemill.private import sync_folder
+
+TEMPORARY = ".tmp"  # ends the name of a file that is being written; readers look for .json and .csv
+STAGING = ".tidemill"  # below the root: a folder per generation for what is being written
+OWNER = ".owner"  # at the root: whose folder it is (``claim``)
+_GONE = ".gone"  # ends the name of the folder of a generation that has ended
+
+
+class DurableFiles:
+    """A folder ``root``, which must exist, and the steps that change it. Paths are relative to it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = Path(root)
+
+    def write(self, path: str, chunks: Iterable[Any]) -> int:
+        """Write bytes under a temporary name, force them to the disk, then give them their name. For the driver.
+
+        Returns the bytes written. The new name itself is durable after ``sync_folder``.
+        """
+        return self._write(_temporary(path), path, chunks)
+
+    def begin_generation(self, generation: str) -> None:
+        """From now on only files of ``generation`` are published; those of any other are refused. For the driver.
+
+        What an earlier generation has published before this returns is there to be found; nothing follows it. May be
+        called again with the same.
+        """
+        with _explained("take over", self.root):
+            for folder in (STAGING, f"{STAGING}/{generation}"):
+                self.step_make_folder(folder)
+            for name in sorted(os.listdir(self.root / STAGING)):
+                if name == generation:
+                    continue
+                gone = name if name.endswith(_GONE) else name + _GONE
+                if name != gone:
+                    self.step_rename(f"{STAGING}/{name}", f"{STAGING}/{gone}")
+                self.step_clear(f"{STAGING}/{gone}")
+
+    def publish_file(self, generation: str, path: str, chunks: Iterable[Any]) -> int:
+        """As ``write``, for tasks: raises SupersededError, and changes nothing, unless ``generation`` is the newest."""
+        staged = f"{STAGING}/{generation}/{secrets.token_hex(8)}{TEMPORARY}"
+        try:
+            return self._write(staged, path, chunks)
+        except SinkError as error:
+            # Only to say why. Without any staging at all it is rather the disk that is not mounted any more.
+            has_ended = (self.root / STAGING).is_dir() and not (self.root / STAGING / generation).is_dir()
+            if isinstance(error.__cause__, FileNotFoundError) and has_ended:
+                raise superseded(str(self.root)) from error
+            raise
+
+    def _write(self, temporary: str, path: str, chunks: Iterable[Any]) -> int:
+        target = self.root / path
+        size = 0
+        try:
+            with _explained("write", target):
+                file = self.step_open(temporary)
+            with file:
+                for chunk in chunks:  # what goes wrong in making them is not ours to explain
+                    with _explained("write", target):
+                        self.step_append(file, chunk)
+                    size += len(chunk)
+                with _explained("write", target):
+                    self.step_sync(file)
+            with _explained("write", target):
+                self.step_rename(temporary, path)
+        except SinkError:
+            with suppress(OSError):  # it may be what fills the disk
+                (self.root / temporary).unlink(missing_ok=True)
+            raise
+        return size
+
+    def make_folder(self, path: str) -> None:
+        """Create ``path`` and its parents below the root; each new one is made durable in its parent."""
+        folder = self.root / path
+        if folder.is_dir():
+            return
+        with _explained("create folder", folder):
+            missing = []
+            while folder != self.root and not folder.is_dir():
+                missing.append(folder)
+                folder = folder.parent
+            for new in reversed(missing):
+                self.step_make_folder(str(new.relative_to(self.root)))
+                self.step_sync_folder(str(new.parent.relative_to(self.root)))
+
+    def sync_folder(self, path: str) -> None:
+        with _explained("sync folder", self.root / path):
+            self.step_sync_folder(path)
+
+    def remove(self, path: str) -> None:
+        with _explained("remove", self.root / path):
+            self.step_remove(path)
+
+    def read(self, path: str) -> bytes | None:
+        """The content; None if there is no such file."""
+        try:
+            return (self.root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _translate("read", self.root / path, error) from error
+
+    def names(self, path: str) -> list[str]:
+        """What a folder holds; nothing if there is no such folder."""
+        try:
+            return os.listdir(self.root / path)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _translate("list", self.root / path, error) from error
+
+    def walk(self) -> Iterator[tuple[str, list[str]]]:
+        """(folder, its files) of the whole tree, without ``STAGING``, and without folders below that have an ``OWNER``
+        of their own. Raises where a folder cannot be read."""
+        for folder, folders, files in os.walk(self.root, onerror=_raise_walk_error):
+            if folder == str(self.root):
+                folders[:] = [name for name in folders if name != STAGING]
+            elif OWNER in files:
+                folders.clear()
+                continue
+            yield os.path.relpath(folder, self.root), files
+
+    def around(self, name: str) -> Iterator[tuple[str, bytes]]:
+        """Of each folder that the root lies in, and that has a file of this name: the folder, and what the file says.
+        One that we may not read is nobody's, as far as we can tell."""
+        for folder in self.root.resolve().parents:
+            with suppress(OSError):
+                yield str(folder), (folder / name).read_bytes()
+
+    # The steps. A test overrides them to stop after any one.
+
+    def step_open(self, path: str) -> BinaryIO:
+        return open(self.root / path, "wb", buffering=0)
+
+    def step_append(self, file: BinaryIO, chunk: Any) -> None:
+        left = memoryview(chunk).cast("B")
+        while len(left):
+            left = left[file.write(left) :]
+
+    def step_sync(self, file: BinaryIO) -> None:
+        os.fsync(file.fileno())
+
+    def step_rename(self, source: str, target: str) -> None:
+        os.replace(self.root / source, self.root / target)
+
+    def step_make_folder(self, path: str) -> None:
+        try:
+            os.mkdir(self.root / path)
+        except FileExistsError:
+            if not (self.root / path).is_dir():
+                raise
+
+    def step_sync_folder(self, path: str) -> None:
+        sync_folder(self.root / path)
+
+    def step_remove(self, path: str) -> None:
+        (self.root / path).unlink(missing_ok=True)
+
+    def step_clear(self, path: str) -> None:
+        """Remove a folder and what is in it. A file that somebody still has open may stay, as on NFS: it is in nobody's
+        way there, and the next generation tries again."""
+        shutil.rmtree(self.root / path, ignore_errors=True)
+
+
+def _temporary(path: str) -> str:
+    """A name of its own for each attempt: a task that was given up may still be writing."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.{secrets.token_hex(4)}{TEMPORARY}")
+
+
+def is_temporary(name: str) -> bool:
+    return name.startswith(".") and name.endswith(TEMPORARY)
+
+
+def superseded(root: str) -> SupersededError:
+    return SupersededError(
+        f"stopped writing to {root}: a newer generation of the changefeed, or another process, writes there now. "
+        "Nothing is lost: what this one had not committed is written again. Give each changefeed a folder of its own."
+    )
+
+
+def open_root(root: str, *, is_new: bool) -> None:
+    """Make sure that ``root`` is a folder that we may write to; it is created if the changefeed ``is_new``."""
+    path = Path(root)
+    with _explained("use", path):
+        if is_new:
+            path.mkdir(parents=True, exist_ok=True)
+        elif not path.exists():
+            raise FileNotFoundError(errno.ENOENT, "No such directory")
+        probe = path / f".probe{TEMPORARY}"
+        probe.write_bytes(b"")
+        probe.unlink()
+
+
+@contextmanager
+def _explained(what: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _translate(what, path, error) from error
+
+
+def _raise_walk_error(error: OSError) -> None:
+    raise _translate("list", Path(error.filename or ""), error) from error
+
+
+_REMEDIES = {
+    errno.ENOSPC: "The disk is full: free some space",
+    errno.EDQUOT: "The disk quota is used up: raise it or free some space",
+    errno.EACCES: "We have no right to: give this user write access",
+    errno.EPERM: "We have no right to: give this user write access",
+    errno.EROFS: "The file system is read-only: mount it for writing",
+    errno.ENOENT: "The folder has vanished: bring it back (is its disk still mounted?)",
+    errno.ENOTDIR: "A file stands where a folder should be: move it away or choose another folder",
+    errno.EEXIST: "A file stands where a folder should be: move it away or choose another folder",
+    errno.EISDIR: "A folder stands where a file should be: move it away or choose another folder",
+    errno.ENAMETOOLONG: "The name is too long for this file system: choose another one",
+    errno.EIO: "The disk reports a failure: check it",
+    errno.ESTALE: "The file server has lost track of the folder: see that it exports it as before",
+}
+# What passes without a new start: space is freed, a file server comes back. The changefeed waits for it and says so.
+# Rights, names and file systems that were taken away are somebody's decision; waiting for those would hide it.
+_PASSING = frozenset(
+    {
+        errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EBUSY, errno.ENOLCK,
+        errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET,
+        errno.ECONNABORTED, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH,
+    }
+)  # fmt: skip
+
+
+def _translate(what: str, path: Path, error: OSError) -> SinkError:
+    remedy = _REMEDIES.get(error.errno or 0, "See what the system says of it")
+    found = f"cannot {what} {path}: {error.strerror or error}. {remedy}"
+    if error.errno in _PASSING:
+        return SinkUnavailableError(f"{found}. Nothing is lost: the changefeed continues from its checkpoint.")
+    return SinkError(f"{found}, then start again; the changefeed continues from its checkpoint and nothing is lost.")

@@ -1,0 +1,28 @@
+"""Lakes: Iceberg and Delta tables, and plain Parquet, that hold every change and so every moment.
+
+parse_lake_uri ─► LakeOptions ─► IcebergSink | DeltaSink | ParquetSink            (driver)
+                                    │ target, one a unit of a batch
+                                    ▼
+                     write_rows(target, rows) ─► Receipt                          (executor)
+                                    │ receipts
+                                    ▼
+                     commit: a transaction a table ─► state (caller) ─► publish   (driver)
+
+``query`` reads them back: a table's rows as of a ts, as SQL for DuckDB and Spark, or as an Arrow table.
+The sinks import their libraries; take them from their own modules, so that executors need not.
+"""
+
+from tidemill.sinks.lake.files import LakeTarget, write_rows
+from tidemill.sinks.lake.options import LakeKind, LakeOptions, is_lake_uri, parse_lake_uri
+from tidemill.sinks.lake.query import rows_at, rows_at_sql
+
+__all__ = [
+    "LakeKind",
+    "LakeOptions",
+    "LakeTarget",
+    "is_lake_uri",
+    "parse_lake_uri",
+    "rows_at",
+    "rows_at_sql",
+    "write_rows",
+]

@@ -1,0 +1,297 @@
+"""Delta tables: one commit a batch, with the changefeed as application id and the resolved-ts as its version.
+
+    {root}/{schema}/{table}/data/….parquet      {root}/{schema}/{table}/_delta_log/…
+
+Delta without column mapping, which every reader understands, has no way to rename, drop or retype a column. So those
+get a new column beside the old one, and ``_tidemill/tables.json`` says which holds what. The folder keeps the
+name under which the table was first seen.
+
+A table's configuration names the cluster and the changefeed that it belongs to; the generation of the driver that
+writes to it is one more application id, which every commit of ours sets. A driver raises it before it first reads the
+table's stamps. Delta refuses a commit if another one has set the same application id since the version that we know:
+so a driver that was superseded cannot commit to a table that its successor has seen. If it still commits to one that
+its successor has not seen yet, the successor finds its stamps there.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, tzinfo
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Field, Transaction
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from tidemill.errors import InvariantError, TidemillError
+from tidemill.model.ddl import DdlEvent
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts, physical_ms
+from tidemill.sinks.files.storage import StorageOptions
+from tidemill.sinks.lake import failures
+from tidemill.sinks.lake.columns import type_named
+from tidemill.sinks.lake.files import DataFile
+from tidemill.sinks.lake.options import LakeOptions
+from tidemill.sinks.lake.sink import LakeSink, Stamps
+from tidemill.sinks.lake.tables import LakeTable, Naming
+
+CHANGEFEED = "tidemill.changefeed"
+CLUSTER = "tidemill.cluster"
+RESOLVED_TS = "tidemill.resolved-ts"
+_LAKE_ID = "tidemill.table"
+_MOST_STATISTICS = 32  # columns of a file for which bounds are noted, as other writers do
+
+
+class DeltaSink(LakeSink):
+    def open_backend(self, zone: tzinfo) -> "Delta":
+        return Delta(self._options)
+
+
+def open_table(options: LakeOptions, table: LakeTable, version: int | None = None) -> DeltaTable:
+    """For readers."""
+    return DeltaTable(_place(options, table), version=version, storage_options=storage_options(options.storage))
+
+
+class Delta:
+    """The backend; see ``sink.Backend``."""
+
+    naming = Naming(can_rename=False, can_widen=False, forbidden=" ,;{}()\n\t=")
+    is_transactional = True
+
+    def __init__(self, options: LakeOptions) -> None:
+        self._options = options
+        self._tables: dict[str, tuple[int, DeltaTable]] = {}  # with the generation that we have set
+        self._check: Callable[[], None] = lambda: None
+
+    def begin(self, generation: str, check: Callable[[], None]) -> None:
+        self._check = check
+        self._tables.clear()
+
+    def forget(self, table: LakeTable) -> None:
+        self._tables.pop(table.id, None)
+
+    def put(self, table: LakeTable) -> None:
+        with self._doing("change", table):
+            found = self._find(table)
+            if found is None:
+                self._create(table)
+                return
+            names = {field.name for field in found.schema().fields}
+            missing = [field for field in _schema(table).fields if field.name not in names]
+            if missing:
+                self._commit(table, lambda current, how: current.alter.add_columns(missing, commit_properties=how))
+
+    def stamps(self, table: LakeTable) -> Stamps:
+        with self._doing("read", table):
+            found = self._find(table)
+            if found is None:
+                return Stamps()
+            ddl_ts = found.transaction_version(self._ddl_id) or 0
+            seq = (found.transaction_version(f"{self._ddl_id}/seq") or 0) if ddl_ts else 0
+            resolved_ts = found.transaction_version(self._options.changefeed) or 0
+            parts = [i for i in table.physical_ids if found.transaction_version(self._part_id(i)) == resolved_ts]
+            return Stamps(resolved_ts, (ddl_ts, seq), frozenset(parts))
+
+    def append(self, table: LakeTable, files: Sequence[DataFile], stamps: Stamps) -> None:
+        with self._doing("append to", table):
+            found = self._find(table)
+            if found is None:
+                raise InvariantError(f"the lake has no table {table.full_name}, which it should have been given before")
+            said = {
+                self._options.changefeed: stamps.resolved_ts,
+                self._ddl_id: stamps.ddl[0],
+                f"{self._ddl_id}/seq": stamps.ddl[1],
+                **{self._part_id(id): stamps.resolved_ts for id in stamps.parts},
+            }
+            actions: list[AddAction | RemoveAction] = [_add_action(table, file, stamps) for file in files]
+            self._commit(
+                table,
+                lambda current, how: current.create_write_transaction(
+                    actions, "append", current.schema(), commit_properties=how
+                ),
+                said,
+                {RESOLVED_TS: str(stamps.resolved_ts), "tidemill.ddl": f"{stamps.ddl[0]}.{stamps.ddl[1]}"},
+            )
+
+    def _commit(
+        self,
+        table: LakeTable,
+        change: Callable[[DeltaTable, CommitProperties], None],
+        said: Mapping[str, int] = MappingProxyType({}),
+        told: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Delta refuses it if another commit has set our generation, or changed the table, since the one we know."""
+        generation, found = self._tables[table.id]
+        for _ in range(failures.MOST_TRIES):
+            if found.transaction_version(self._generation_id) != generation:
+                raise failures.superseded(self._options)
+            try:
+                change(found, self._properties({**said, self._generation_id: generation}, told))
+                found.update_incremental()
+                return
+            except CommitFailedError:
+                found.update_incremental()
+                if said and all(found.transaction_version(name) == version for name, version in said.items()):
+                    return  # it was carried out, and the answer lost
+        raise failures.contended(table.full_name, self._options)
+
+    def _mark(self, found: DeltaTable, table: LakeTable) -> int:
+        """Set a new generation in the table: those of older ones cannot commit to it any more."""
+        for _ in range(failures.MOST_TRIES):
+            self._check()
+            generation = (found.transaction_version(self._generation_id) or 0) + 1
+            how = self._properties({self._generation_id: generation}, {})  # without a resolved-ts: it is no batch
+            try:
+                found.create_write_transaction([], "append", found.schema(), commit_properties=how)
+            except CommitFailedError:
+                found.update_incremental()
+                continue
+            found.update_incremental()
+            return generation
+        raise failures.contended(table.full_name, self._options)
+
+    def _properties(self, said: Mapping[str, int], told: Mapping[str, str]) -> CommitProperties:
+        who = {CHANGEFEED: self._options.changefeed, CLUSTER: self._options.cluster_id}
+        return CommitProperties(
+            custom_metadata={**who, **told},
+            app_transactions=[Transaction(name, version) for name, version in said.items()],
+        )
+
+    def data_folder(self, table: LakeTable, info: TableInfo, physical_id: int, to_ts: Ts) -> str:
+        return f"{table.location}/data"
+
+    def describe(self, event: DdlEvent) -> None:
+        """The table's log tells."""
+
+    def publish(self, checkpoint_ts: Ts) -> None:
+        """Each table's log tells."""
+
+    def close(self) -> None:
+        self._tables.clear()
+
+    @property
+    def _ddl_id(self) -> str:
+        return f"{self._options.changefeed}/ddl"
+
+    def _part_id(self, physical_id: int) -> str:
+        return f"{self._options.changefeed}/{physical_id}"
+
+    @property
+    def _generation_id(self) -> str:
+        return f"{self._options.changefeed}/generation"
+
+    def _create(self, table: LakeTable) -> None:
+        self._check()
+        DeltaTable.create(
+            _place(self._options, table),
+            _schema(table),
+            name=table.full_name,
+            configuration={
+                "delta.checkpointInterval": "100",
+                CLUSTER: self._options.cluster_id,
+                CHANGEFEED: self._options.changefeed,
+                _LAKE_ID: table.id,
+            },
+            storage_options=storage_options(self._options.storage),
+            commit_properties=self._properties({self._generation_id: 1}, {}),
+            raise_if_key_not_exists=False,
+        )
+        self._tables[table.id] = 1, open_table(self._options, table)
+
+    def _find(self, table: LakeTable) -> DeltaTable | None:
+        if table.id not in self._tables:
+            try:
+                found = open_table(self._options, table)
+            except TableNotFoundError:
+                return None
+            said = found.metadata().configuration
+            if (said.get(CLUSTER), said.get(CHANGEFEED)) != (self._options.cluster_id, self._options.changefeed):
+                place = _place(self._options, table)
+                raise failures.foreign(f"at {place}", said.get(CHANGEFEED), said.get(CLUSTER), self._options)
+            if said.get(_LAKE_ID) != table.id:
+                raise failures.other_table(table.full_name, table.location, self._options)
+            self._tables[table.id] = self._mark(found, table), found
+        return self._tables[table.id][1]
+
+    @contextmanager
+    def _doing(self, what: str, table: LakeTable) -> Iterator[None]:
+        try:
+            yield
+        except TidemillError:
+            raise
+        except Exception as error:  # what Delta and object stores raise has no common root
+            where = f"Delta table {table.full_name} in {self._options.storage.shown}"
+            raise failures.translate(f"{what} {where}", error) from error
+
+
+def _place(options: LakeOptions, table: LakeTable) -> str:
+    root = options.storage.uri if options.storage.is_s3 else options.storage.root
+    return f"{root}/{table.location}"
+
+
+def _schema(table: LakeTable) -> DeltaSchema:
+    arrow = pa.schema([pa.field(c.name, type_named(c.type)) for c in table.columns])
+    fields: list[Field] = DeltaSchema.from_arrow(arrow).fields
+    return DeltaSchema(fields)
+
+
+def storage_options(storage: StorageOptions) -> dict[str, str] | None:
+    """What Delta's own readers and writers want to be told."""
+    if not storage.is_s3:
+        return None
+    given = {
+        "AWS_ENDPOINT_URL": storage.endpoint,
+        "AWS_ALLOW_HTTP": "true" if storage.endpoint.startswith("http://") else "",
+        "AWS_REGION": storage.region,
+        "AWS_ACCESS_KEY_ID": storage.access_key,
+        "AWS_SECRET_ACCESS_KEY": storage.secret_access_key,
+        "AWS_SESSION_TOKEN": storage.session_token,
+        "AWS_IAM_ROLE_ARN": storage.role_arn,
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "" if storage.force_path_style else "true",
+        "AWS_CONDITIONAL_PUT": "etag",  # no commit replaces another one
+        # Longer outages are for the changefeed to wait out.
+        "max_retries": "3",
+        "retry_timeout": "20s",
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _add_action(table: LakeTable, file: DataFile, stamps: Stamps) -> AddAction:
+    moment = physical_ms(max(stamps.resolved_ts, stamps.ddl[0]))
+    path = file.path.removeprefix(table.location + "/")
+    return AddAction(path, file.size, {}, moment, True, json.dumps(_statistics(file)))
+
+
+def _statistics(file: DataFile) -> dict[str, Any]:
+    metadata = file.metadata
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for place in range(min(metadata.num_columns, _MOST_STATISTICS)):
+        groups = [metadata.row_group(group).column(place) for group in range(metadata.num_row_groups)]
+        found = [group.statistics for group in groups]
+        if any(statistics is None or not statistics.has_null_count for statistics in found):
+            continue
+        name = groups[0].path_in_schema
+        nulls[name] = sum(statistics.null_count for statistics in found)
+        bounds = [s for s in found if s.has_min_max]
+        if bounds and len(bounds) == len([s for s in found if s.num_values]) and _is_exact(bounds[0]):
+            lowest[name] = _json(min(s.min for s in bounds))
+            highest[name] = _json(max(s.max for s in bounds))
+    return {"numRecords": file.rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
+
+
+def _is_exact(statistics: pq.Statistics) -> bool:
+    """Texts may be cut, and floats compare oddly: readers get no bounds for them."""
+    return isinstance(statistics.min, int | date | Decimal) and not isinstance(statistics.min, datetime)
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, date):
+        return value.isoformat()
+    return float(value) if isinstance(value, Decimal) else value

@@ -1,0 +1,234 @@
+"""Who may write: of all generations of a changefeed's writers, only the newest.
+
+A process that was killed may leave a task behind that still writes, and a write of an old batch after a newer one would
+stand. So every start and every recovery begins a new generation, and each transaction proves, within itself, that its
+own has not ended:
+
+    tidb_cdc.tidemill_owner_v2     (changefeed, cluster) → the mark of the newest generation
+    tidb_cdc.tidemill_writer_v2    one row per session that writes: its slot
+
+A session notes its slot first and asks then whose turn it is. A new generation puts its mark first and deletes the
+slots of the older ones then. So either it finds the slot, or the session finds the mark. Each transaction updates its
+slot before anything else, and fails where that is gone: the new generation waits for the open ones, or ends the session
+of one that does not move (the slot notes its number), and what comes later finds no slot. No two sessions share a row,
+no lock is held but within those transactions, and the update travels with the rows: no round trip is added.
+
+DDL commits by itself, so it cannot be within such a transaction. It runs under a named lock of the server instead
+(``ddl_turn``), which a new generation takes once after it has put its mark: an older one's DDL is over by then, or its
+session is ended, and a later one is refused before it begins.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pymysql
+
+from tidemill.errors import SinkError
+from tidemill.sinks.mysql import failures
+
+SCHEMA = "tidb_cdc"
+_OWNERS, _SLOTS = f"`{SCHEMA}`.`tidemill_owner_v2`", f"`{SCHEMA}`.`tidemill_writer_v2`"
+_TABLES = (
+    f"CREATE DATABASE IF NOT EXISTS `{SCHEMA}`",
+    f"CREATE TABLE IF NOT EXISTS {_OWNERS} (changefeed VARCHAR(255) NOT NULL, cluster VARCHAR(64) NOT NULL, "
+    "owner VARCHAR(32) NOT NULL, PRIMARY KEY (changefeed, cluster))",
+    f"CREATE TABLE IF NOT EXISTS {_SLOTS} (slot VARCHAR(32) NOT NULL PRIMARY KEY, changefeed VARCHAR(255) NOT NULL, "
+    "cluster VARCHAR(64) NOT NULL, owner VARCHAR(32) NOT NULL, session BIGINT UNSIGNED NOT NULL, "
+    "beat BIGINT UNSIGNED NOT NULL, KEY of_changefeed (changefeed, cluster))",
+)
+_MINE = "changefeed = %s AND cluster = %s"
+_LOCK_WAIT: Final = frozenset({1205, 3572})
+_NO_SUCH_SESSION: Final = 1094
+_OUT_OF_RANGE: Final = 1690
+_LOCK_WAIT_SECONDS = 1
+_SLOTS_A_STATEMENT = 500  # each session leaves one behind, and a statement has to fit into a packet
+
+# Fails (1690) unless the statement before it has changed exactly one row.
+ASSERTION = "SELECT ~0 + (ROW_COUNT() <> 1)"
+
+Session = Any  # a connection of PyMySQL
+
+
+class TakenOverError(SinkError):
+    """A newer generation writes for the changefeed: this one has to stop."""
+
+    code = "sink-taken-over"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A session's right to write. ``guard`` goes first in each of its transactions, ``ASSERTION`` behind it."""
+
+    name: str
+
+    @property
+    def guard(self) -> str:
+        return f"UPDATE {_SLOTS} SET beat = beat + 1 WHERE slot = '{self.name}'"
+
+    def is_lost(self, session: Session) -> bool:
+        """Whether a transaction failed because of the slot. Outside of a transaction."""
+        with session.cursor() as cursor:
+            cursor.execute(f"SELECT 1 FROM {_SLOTS} WHERE slot = %s", (self.name,))
+            return cursor.fetchone() is None
+
+
+def is_assertion(error: BaseException) -> bool:
+    """Whether an error may come from the ``ASSERTION``; a row's own arithmetic may fail alike."""
+    return failures.number_of(error) == _OUT_OF_RANGE
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The mark of one generation; travels with its targets."""
+
+    changefeed: str
+    cluster: str
+    mark: str
+
+    @classmethod
+    def new(cls, changefeed: str, cluster: str) -> "Owner":
+        return cls(changefeed, cluster, secrets.token_hex(8))
+
+    def is_of(self, other: "Owner") -> bool:
+        """Whether both are generations of one changefeed."""
+        return (self.changefeed, self.cluster) == (other.changefeed, other.cluster)
+
+    def check_in(self, session: Session) -> Slot:
+        """For every session that is to write rows: its slot. Raises TakenOverError."""
+        slot = Slot(secrets.token_hex(8))
+        with session.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {_SLOTS} VALUES (%s, %s, %s, %s, CONNECTION_ID(), 0)",
+                (slot.name, self.changefeed, self.cluster, self.mark),
+            )
+            session.commit()
+            self._confirm(cursor)
+            session.commit()
+        return slot
+
+    @contextmanager
+    def writing(self, session: Session) -> Iterator[None]:
+        """A transaction of the driver's own that commits only in this generation. Raises TakenOverError."""
+        slot = self.check_in(session)
+        session.begin()
+        try:
+            with session.cursor() as cursor:
+                if cursor.execute(slot.guard) != 1:
+                    raise self.taken_over()
+                yield
+                cursor.execute(f"DELETE FROM {_SLOTS} WHERE slot = %s", (slot.name,))
+            session.commit()
+        except BaseException:
+            with suppress(pymysql.err.MySQLError, OSError):
+                session.rollback()
+            raise
+
+    @contextmanager
+    def ddl_turn(self, session: Session, until: Callable[[Callable[[], bool], float], bool]) -> Iterator[None]:
+        """For one DDL: no DDL of another generation runs meanwhile. Raises TakenOverError. ``until`` asks again
+        and again until something is so; False if it was interrupted."""
+        with session.cursor() as cursor:
+            if not until(lambda: _is_locked(cursor, self._lock, _LOCK_WAIT_SECONDS), 0.0):
+                raise failures.DownstreamUnavailableError(
+                    f"stopped while another session was at a DDL for changefeed {self.changefeed!r}. The changefeed "
+                    "continues with this DDL when it is started again."
+                )
+            try:
+                self._confirm(cursor)
+                yield
+            finally:
+                if session.open:
+                    with suppress(pymysql.err.MySQLError, OSError):
+                        cursor.execute("SELECT RELEASE_LOCK(%s)", (self._lock,))
+
+    def claim(self, session: Session) -> None:
+        """Become the newest generation: who asks from here on is refused. ``end_older`` is to follow."""
+        with session.cursor() as cursor:
+            cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {_LOCK_WAIT_SECONDS}")
+            for statement in _TABLES:
+                cursor.execute(statement)
+            cursor.execute(
+                f"INSERT INTO {_OWNERS} VALUES (%s, %s, %s) ON DUPLICATE KEY UPDATE owner = VALUES(owner)",
+                (self.changefeed, self.cluster, self.mark),
+            )
+
+    def end_older(self, session: Session) -> bool:
+        """Whether nothing of an older generation can get through any more. False: it has been told to end; again.
+        Raises TakenOverError."""
+        with session.cursor() as cursor:
+            self._confirm(cursor)
+            return self._end_older_writers(session, cursor) and self._end_older_ddl(cursor)
+
+    @property
+    def _lock(self) -> str:
+        """The name of the lock for DDLs; a server takes 64 characters."""
+        return "tidemill_" + hashlib.sha256(f"{self.cluster}\0{self.changefeed}".encode()).hexdigest()[:40]
+
+    def _confirm(self, cursor: Any) -> None:
+        """Raises TakenOverError."""
+        cursor.execute(f"SELECT owner FROM {_OWNERS} WHERE {_MINE}", (self.changefeed, self.cluster))
+        found = cursor.fetchone()
+        if found is None or found[0] != self.mark:
+            raise self.taken_over()
+
+    def taken_over(self) -> TakenOverError:
+        return TakenOverError(
+            f"stopped writing for changefeed {self.changefeed!r}: another process has taken it over. Nothing is "
+            "lost: what this one had not committed the other writes. Run each changefeed once."
+        )
+
+    def _end_older_writers(self, session: Session, cursor: Any) -> bool:
+        cursor.execute(
+            f"SELECT slot, session FROM {_SLOTS} WHERE {_MINE} AND owner <> %s",
+            (self.changefeed, self.cluster, self.mark),
+        )
+        older = [(str(slot), int(number)) for slot, number in cursor.fetchall()]
+        for first in range(0, len(older), _SLOTS_A_STATEMENT):
+            some = older[first : first + _SLOTS_A_STATEMENT]
+            try:
+                cursor.execute(f"DELETE FROM {_SLOTS} WHERE slot IN %s", ([slot for slot, _ in some],))
+            except pymysql.err.MySQLError as error:
+                if failures.number_of(error) not in _LOCK_WAIT:
+                    raise
+                for slot, number in some:
+                    _end_holder(cursor, slot, number)
+                return False
+        return True
+
+    def _end_older_ddl(self, cursor: Any) -> bool:
+        if not _is_locked(cursor, self._lock, 0):
+            cursor.execute("SELECT IS_USED_LOCK(%s)", (self._lock,))
+            ((number,),) = cursor.fetchall()
+            if number is not None:
+                _end(cursor, int(number))
+            return False
+        cursor.execute("SELECT RELEASE_LOCK(%s)", (self._lock,))
+        return True
+
+
+def _is_locked(cursor: Any, lock: str, seconds: int) -> bool:
+    cursor.execute("SELECT GET_LOCK(%s, %s)", (lock, seconds))
+    return bool(cursor.fetchone()[0])
+
+
+def _end_holder(cursor: Any, slot: str, number: int) -> None:
+    """Delete a slot, or end the session that holds it in an open transaction. One that nobody holds may note a number
+    that is a stranger's by now, since a server that is restarted counts its sessions from the beginning."""
+    try:
+        cursor.execute(f"DELETE FROM {_SLOTS} WHERE slot = %s", (slot,))
+    except pymysql.err.MySQLError as error:
+        if failures.number_of(error) not in _LOCK_WAIT:
+            raise
+        _end(cursor, number)
+
+
+def _end(cursor: Any, number: int) -> None:
+    try:
+        cursor.execute(f"KILL {number}")
+    except pymysql.err.MySQLError as error:
+        if failures.number_of(error) != _NO_SUCH_SESSION:
+            raise

@@ -1,0 +1,295 @@
+"""The intake: which spans are read from the upstream, and where their changes wait until a batch takes them.
+
+    schema store ── followed intervals ──► Intake ── subscribe ──► puller
+                                             ▲                        │ changes, resolved-ts
+                    plan(from, to] ◄── sorters ◄──────────────────────┘
+
+Each followed interval of a physical id is a span with a number of its own, since a table may be dropped and
+recovered under the same id. Most begin where they are first read. The new ids of TRUNCATE PARTITION do not: sessions
+write them while the job still runs, yet downstream those rows must come after the truncation. Their *early*
+changes wait in a sorter of their own and go out with the first batch behind the DDL. So do those that a DROP
+PARTITION downstream would take along, although they went out before: they are *replayed*.
+
+A *reading* is what is subscribed: one span where tables are few, many neighbours where they are not. Its spans are
+resolved together; each keeps its own interval, so one that is dropped just ends inside it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import pyarrow as pa
+
+from tidemill.errors import InvariantError
+from tidemill.flow.puller import Puller
+from tidemill.flow.schema import Followed, SchemaStore
+from tidemill.flow.sorter import Sorter, SpanSlices
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import MAX_TS, Ts
+from tidemill.source.portions import by_table, portions, span_of
+
+FIRST_SPAN = 2  # number 1 is the subscription to the DDL jobs
+FEW_READINGS = 256  # up to so many tables are read one by one; more share about so many readings
+_MOST = 4  # times as many, since tables that come later are read one by one; then the smallest readings are joined
+
+Interval = tuple[int, Ts]  # physical id and since_ts: what stays the same of a followed interval
+
+
+@dataclass(slots=True)
+class _Span:
+    id: int
+    followed: Followed
+    reading: "_Reading"
+    is_closed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Reading:
+    id: int
+    sorter: Sorter
+    spans: dict[int, _Span]  # by physical id
+    is_shared: bool
+
+
+class Intake:
+    def __init__(
+        self,
+        schema: SchemaStore,
+        puller: Puller,
+        sorter: Sorter,
+        open_early: Callable[[], Sorter],
+        is_captured: Callable[[TableInfo], bool] = lambda table: True,
+        *,
+        few_readings: int = FEW_READINGS,
+        replays: bool = True,
+    ) -> None:
+        """``replays``: the sink puts a row into the table partition that its values name, not into the one that it
+        is in upstream; so it needs some rows again behind a DROP PARTITION."""
+        self._schema = schema
+        self._is_captured = is_captured
+        self._puller = puller
+        self._sorter = sorter
+        self._open_early = open_early
+        self._few = few_readings
+        self._replays = replays
+        self._early_sorter: Sorter | None = None
+        self._spans: dict[Interval, _Span] = {}
+        self._early: dict[Interval, _Span] = {}
+        self._by_id: dict[int, _Span] = {}
+        self._readings: dict[int, _Reading] = {}
+        self._next_id = FIRST_SPAN
+        self._followed_revision = -1
+        self._settled_ts: Ts | None = None  # a checkpoint from which on fewer spans may be wanted
+
+    async def receive(self, reading_id: int, changes: pa.RecordBatch) -> None:
+        """Take changes of a reading; those of a span that is no longer read are dropped. May wait."""
+        reading = self._readings.get(reading_id)
+        if reading is None:
+            return
+        if not reading.is_shared:
+            for span in reading.spans.values():
+                await reading.sorter.add(span.id, changes)
+            return
+        for physical_id, rows in by_table(changes):
+            found = reading.spans.get(physical_id)
+            if found is not None:
+                await reading.sorter.add(found.id, rows)
+
+    def advance(self, reading_id: int, resolved_ts: Ts) -> None:
+        if reading_id in self._readings:
+            self._readings[reading_id].sorter.advance(reading_id, resolved_ts)
+
+    def follow(self, checkpoint_ts: Ts) -> None:
+        """Read what the schema store says is followed above the checkpoint, and nothing else."""
+        is_settled = self._settled_ts is None or checkpoint_ts < self._settled_ts
+        if self._followed_revision == self._schema.revision and is_settled:
+            return  # the answer is the one of last time, and long if there are many tables
+        self._followed_revision = self._schema.revision
+        self._settled_ts = self._schema.changed_ts if self._schema.changed_ts > checkpoint_ts else None
+        wanted = {
+            (f.physical_id, f.since_ts): f
+            for f in self._schema.followed()
+            if (f.until_ts is None or f.until_ts > checkpoint_ts) and self._is_wanted(f.physical_id, checkpoint_ts)
+        }
+        self._follow_main(wanted, checkpoint_ts)
+        for interval, followed in wanted.items():
+            begin_ts = followed.begin_ts
+            if begin_ts is None or (followed.since_ts < begin_ts and begin_ts >= checkpoint_ts):
+                self._follow_early(interval, followed)
+        replayed = self._replayed(checkpoint_ts)
+        for interval, followed in replayed.items():
+            self._follow_early(interval, followed)
+        for interval in self._spans.keys() - wanted.keys():
+            self._drop(self._spans.pop(interval))
+        for interval in self._early.keys() - wanted.keys() - replayed.keys():
+            self._drop(self._early.pop(interval))
+        if len(self._readings) > _MOST * self._few:
+            self._join_smallest()
+
+    def frontier_ts(self, checkpoint_ts: Ts) -> Ts:
+        """How far everything is resolved; early changes that are due must be complete first."""
+        if (
+            self._early_sorter is not None
+            and self._due(checkpoint_ts)
+            and self._early_sorter.resolved_ts < checkpoint_ts
+        ):
+            return checkpoint_ts
+        return self._sorter.resolved_ts
+
+    def has_changes(self, checkpoint_ts: Ts, to_ts: Ts) -> bool:
+        """Whether a batch (checkpoint, to] would have any rows."""
+        return checkpoint_ts < to_ts and (
+            self._sorter.has_changes(checkpoint_ts, to_ts) or bool(self._due_slices(checkpoint_ts))
+        )
+
+    def allow(self, limit_ts: Ts, *, is_busy: bool) -> None:
+        """A batch may go up to here: now, or later where the sink is busy. The intake waits for it if it must."""
+        self._sorter.allow(limit_ts, is_busy=is_busy)
+
+    def next_to(self, checkpoint_ts: Ts, limit_ts: Ts, max_rows: int, max_bytes: int) -> Ts:
+        return self._sorter.next_to(checkpoint_ts, limit_ts, max_rows, max_bytes)
+
+    def plan(self, checkpoint_ts: Ts, to_ts: Ts) -> list[tuple[int, SpanSlices]]:
+        """What a batch (checkpoint, to] consists of: each physical id that has changes, with them."""
+        found: dict[int, SpanSlices] = {}
+        for slices in self._due_slices(checkpoint_ts) + self._sorter.plan(checkpoint_ts, to_ts):
+            physical_id = self._by_id[slices.span_id].followed.physical_id
+            found[physical_id] = found[physical_id].joined(slices) if physical_id in found else slices
+        return list(found.items())
+
+    def release(self, checkpoint_ts: Ts) -> None:
+        """Everything up to the checkpoint is durable; early changes due before it have gone out with it."""
+        self._sorter.release(checkpoint_ts)
+        for interval, span in list(self._early.items()):
+            if span.followed.begin_ts is not None and span.followed.begin_ts < checkpoint_ts:
+                self._drop(self._early.pop(interval))
+        if self._early_sorter is not None and not self._early:
+            self._early_sorter.close()
+            self._early_sorter = None
+
+    # Spans.
+
+    def _replayed(self, checkpoint_ts: Ts) -> dict[Interval, Followed]:
+        return {
+            (f.physical_id, f.since_ts): f
+            for f in self._schema.replayed()
+            if self._replays
+            and f.begin_ts is not None
+            and f.begin_ts >= checkpoint_ts
+            and self._is_wanted(f.physical_id, checkpoint_ts)
+        }
+
+    def _is_wanted(self, physical_id: int, checkpoint_ts: Ts) -> bool:
+        """Whether the table is captured at the checkpoint, or in its newest version: a rename may lie between."""
+        tables = [self._schema.table(physical_id, ts) for ts in (checkpoint_ts + 1, MAX_TS)]
+        known = [table for table in tables if table is not None]  # one that is not captured is not for being dropped
+        return not known or any(map(self._is_captured, known))
+
+    def _follow_main(self, wanted: dict[Interval, Followed], checkpoint_ts: Ts) -> None:
+        begun = {i: f for i, f in wanted.items() if f.begin_ts is not None}
+        new = sorted((self._since(f, checkpoint_ts), *i) for i, f in begun.items() if i not in self._spans)
+        for since_ts, intervals in groupby(new, key=lambda each: each[0]):
+            self._open_main({i: wanted[i, since] for _, i, since in intervals}, since_ts)
+        for interval, followed in begun.items():
+            span = self._spans[interval]
+            span.followed = followed
+            if followed.until_ts is not None and not span.is_closed:
+                self._sorter.close_span(span.id, followed.until_ts)
+                span.is_closed = True
+
+    def _since(self, followed: Followed, checkpoint_ts: Ts) -> Ts:
+        """From where on to read. A table that is renamed into the rules has nothing to give before that: what is at
+        hand, or begun, was planned without it."""
+        since_ts = Ts(max(followed.begin_ts or 0, checkpoint_ts))
+        taken_ts = self._sorter.taken_ts
+        if since_ts >= taken_ts:
+            return since_ts
+        table = self._schema.table(followed.physical_id, taken_ts)
+        return since_ts if table is None or self._is_captured(table) else taken_ts
+
+    def _open_main(self, followed: dict[int, Followed], since_ts: Ts) -> None:
+        """Intervals that begin together, by their physical ids, which ascend."""
+        for ids in self._portions(list(followed), self._few - len(self._readings)):
+            for span in self._open(self._sorter, [followed[i] for i in ids], since_ts):
+                self._spans[span.followed.physical_id, span.followed.since_ts] = span
+
+    def _portions(self, ids: Sequence[int], room: int) -> Iterable[Sequence[int]]:
+        if len(ids) <= max(room, 1):
+            return [[i] for i in ids]
+        own = set(ids)
+        return portions(ids, [i for i in self._schema.physical_ids() if i not in own], self._few)
+
+    def _follow_early(self, interval: Interval, followed: Followed) -> None:
+        if self._early_sorter is None:
+            self._early_sorter = self._open_early()
+        span = self._early.get(interval)
+        if span is None:
+            (span,) = self._open(self._early_sorter, [followed], followed.since_ts)
+            self._early[interval] = span
+        span.followed = followed
+        if followed.begin_ts is not None and not span.is_closed:
+            self._early_sorter.close_span(span.id, followed.begin_ts)
+            span.is_closed = True
+
+    def _open(self, sorter: Sorter, followed: Sequence[Followed], since_ts: Ts) -> Iterable[_Span]:
+        """Spans of one reading, by physical id."""
+        reading = _Reading(self._take_id(), sorter, {}, is_shared=len(followed) > 1)
+        for one in followed:
+            # A span that is read alone has the number of its reading.
+            span = _Span(self._take_id() if reading.is_shared else reading.id, one, reading)
+            reading.spans[one.physical_id] = self._by_id[span.id] = span
+        sorter.open_spans(reading.id, [span.id for span in reading.spans.values()], since_ts)
+        self._read(reading, since_ts)
+        return reading.spans.values()
+
+    def _read(self, reading: _Reading, since_ts: Ts) -> None:
+        self._readings[reading.id] = reading
+        self._puller.subscribe(reading.id, span_of(list(reading.spans)), since_ts)
+
+    def _take_id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1
+
+    def _drop(self, span: _Span) -> None:
+        reading = span.reading
+        del self._by_id[span.id]
+        del reading.spans[span.followed.physical_id]
+        if not reading.spans:
+            self._puller.unsubscribe(reading.id)
+            del self._readings[reading.id]
+        if not span.is_closed:
+            # Given up in the middle of its job: no row of it is wanted, and it must hold nothing back.
+            reading.sorter.close_span(span.id, span.followed.since_ts)
+
+    def _join_smallest(self) -> None:
+        """Tables that were created one by one are read together from now on, where they are."""
+        readings = [r for r in self._readings.values() if r.sorter is self._sorter]
+        readings.sort(key=lambda reading: len(reading.spans))
+        before = readings[: (_MOST - 1) * self._few]
+        spans = {i: s for reading in before for i, s in reading.spans.items() if not s.is_closed}
+        for ids in self._portions(sorted(spans), 0):
+            reading = _Reading(self._take_id(), self._sorter, {i: spans[i] for i in ids}, is_shared=True)
+            since_ts = self._sorter.join_spans(reading.id, [spans[i].id for i in ids])
+            for i in ids:
+                del spans[i].reading.spans[i]
+                spans[i].reading = reading
+            self._read(reading, since_ts)
+        for reading in before:
+            if not reading.spans:
+                self._puller.unsubscribe(reading.id)
+                del self._readings[reading.id]
+
+    # Early changes.
+
+    def _due(self, checkpoint_ts: Ts) -> list[_Span]:
+        return [span for span in self._early.values() if span.followed.begin_ts == checkpoint_ts]
+
+    def _due_slices(self, checkpoint_ts: Ts) -> list[SpanSlices]:
+        due = {span.id for span in self._due(checkpoint_ts)}
+        if not due:
+            return []
+        if self._early_sorter is None:
+            raise InvariantError("early changes are due but their sorter is gone")
+        if self._early_sorter.resolved_ts < checkpoint_ts:
+            return []
+        return [slices for slices in self._early_sorter.plan(Ts(0), checkpoint_ts) if slices.span_id in due]

@@ -1,0 +1,254 @@
+"""A processor whose sink is slow or away, or whose disk is full: what stops, what goes on, and what is said."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidebox.sql.nodes import SqlNodes
+from tidebox.sql.session import SqlSession
+from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.metadata import ChangefeedState, DataDir
+from tidemill.capture.processor import Admission, Processor
+from tidemill.clock import SYSTEM_CLOCK
+from tidemill.control.pace import Amount, Bounds
+from tidemill.errors import DataDirError, SinkError
+from tidemill.flow.puller import Puller
+from tidemill.flow.schema.loader import load_schema
+from tidemill.flow.sorter import Sorter, read_slices
+from tidemill.model.ddl import DdlEvent
+from tidemill.model.ts import Ts
+from tidemill.sinks import Receipt
+from tidemill.sinks.blackhole import BlackholeSink
+from tidemill.upstream.pd import PdClient
+from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.snapshot import SnapshotReader
+
+PATIENCE_SECONDS = 120.0
+MIB = 1 << 20
+ROW_BYTES = 10_000
+
+
+class SinkAwayError(SinkError):
+    retryable = True
+
+
+class MoodySink(BlackholeSink):
+    """Refuses as many calls as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusals = 0
+        self.ddls: list[str] = []
+
+    def ddl(self, event: DdlEvent) -> None:
+        self._refuse()
+        self.ddls.append(event.query)
+
+    def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        self._refuse()
+        return super().commit(to_ts, receipts)
+
+    def _refuse(self) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise SinkAwayError("the sink sleeps. Wake it.")
+
+
+@dataclass
+class Feed:
+    pd: PdClient
+    processor: Processor
+    puller: Puller
+    sorter: Sorter
+    sink: MoodySink
+    folder: Path
+    pulling: "asyncio.Task[None]"
+    batches: list[int] = field(default_factory=list)  # rows of each
+
+    async def begin(self) -> Ts:
+        """Until a batch is at hand; its end."""
+        while True:
+            from_ts = self.processor.progress.checkpoint_ts
+            to_ts = await self.processor.offer(self.processor.generation, from_ts, 0.1)
+            if to_ts > from_ts:
+                return to_ts
+
+    async def take(self) -> None:
+        """What Spark does with the batch at hand."""
+        to_ts, generation = self.processor.progress.in_flight_ts, self.processor.generation
+        assert to_ts is not None
+        units = await self.processor.units(generation, self.processor.progress.checkpoint_ts, to_ts)
+        self.batches.append(sum(len(each) for unit in units if unit.slices for each in read_slices(unit.slices)))
+        await self.processor.commit(generation, to_ts, [Receipt("", 0, 0, self.batches[-1], 0)])
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not holds():
+                await SYSTEM_CLOCK.sleep(0.01)
+
+    async def until_now(self) -> None:
+        ts = await self.pd.get_ts()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while self.processor.progress.checkpoint_ts < ts:
+                from_ts = self.processor.progress.checkpoint_ts
+                if await self.processor.offer(self.processor.generation, from_ts, 0.1) > from_ts:
+                    await self.take()
+
+    async def until_it_fails(self) -> None:
+        while not self.pulling.done():
+            await self.until_now()
+        self.pulling.result()
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[EmbeddedUpstream]:
+    with EmbeddedUpstream.start(stores=1, resolved_interval_seconds=0.05) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def session(upstream: EmbeddedUpstream) -> SqlSession:
+    session = SqlSession(SqlNodes(upstream.cluster, 1).nodes[0])
+    session.execute("create database shop")
+    session.execute("create table shop.t (id bigint auto_increment primary key, v longblob)")
+    return session
+
+
+@asynccontextmanager
+async def feeding(
+    upstream: EmbeddedUpstream, folder: Path, disk_bytes: int | None = None, admission: Admission | None = None
+) -> AsyncIterator[Feed]:
+    async with PdClient(upstream.pd_address) as pd:
+        ts = await pd.get_ts()
+        reader = SnapshotReader(pd, RegionCache(pd))
+        schema = await load_schema(reader, ts, ts, {})
+        await reader.close()
+        data_dir = DataDir(folder / "data")
+        data_dir.acquire()
+        sink = MoodySink()
+        state = ChangefeedState(pd.cluster_id, "blackhole:", ts, ts, ts, 0, {}, None)
+        processor = Processor(schema, sink, state, data_dir, pd.get_ts, admission=admission)
+        puller = Puller(pd, processor)
+        sorter = Sorter(data_dir.segments, segment_bytes=MIB, memory_bytes=2 * MIB, disk_bytes=disk_bytes)
+        processor.attach(puller, sorter, lambda: Sorter(data_dir.early_segments))
+        pulling = asyncio.create_task(puller.run())
+        try:
+            yield Feed(pd, processor, puller, sorter, sink, data_dir.path, pulling)
+        finally:
+            pulling.cancel()
+            with suppress(asyncio.CancelledError, DataDirError):
+                await pulling
+            await processor.close()
+            sorter.close()
+            data_dir.release()
+
+
+def insert(session: SqlSession, rows: int) -> None:
+    values = ", ".join([f"(repeat('x', {ROW_BYTES}))"] * 50)
+    for _ in range(rows // 50):
+        session.execute(f"insert into shop.t (v) values {values}")
+
+
+def test_a_sink_that_hangs_stops_the_intake_at_its_bounds_and_goes_on_when_it_is_back(
+    upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path
+) -> None:
+    quota = 4 * MIB
+
+    async def scenario() -> None:
+        async with feeding(upstream, tmp_path, disk_bytes=quota) as feed:
+            await asyncio.to_thread(insert, session, 300)  # 3 MB: within the quota whenever they are resolved
+            await feed.begin()  # and now the sink hangs
+            await asyncio.to_thread(insert, session, 2_700)  # 27 MB
+            await feed.until(lambda: feed.sorter.stats().is_full)
+            held = feed.sorter.stats()
+            assert held.disk_bytes + held.memory_bytes <= quota
+            assert held.most_disk_bytes <= quota
+            assert held.memory_bytes <= 2 * MIB
+            assert feed.processor.batch_seconds is not None
+            await feed.take()
+            await feed.until_now()
+            assert sum(feed.batches) == 3_000
+            assert feed.sorter.stats().most_disk_bytes >= held.disk_bytes
+            assert feed.processor.batch_seconds is None
+
+    asyncio.run(scenario())
+
+
+def test_a_ddl_waits_for_a_sink_that_is_away(upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with feeding(upstream, tmp_path) as feed:
+            feed.sink.refusals = 1
+            await asyncio.to_thread(session.execute, "create table shop.later (id int primary key)")
+            await feed.until(lambda: feed.processor.sink_trouble is not None)
+            assert feed.processor.failure is None
+            await feed.until_now()
+            assert feed.sink.ddls == ["create table shop.later (id int primary key)"]
+            assert feed.processor.sink_trouble is None
+
+    asyncio.run(scenario())
+
+
+def test_batches_of_a_slow_sink_become_smaller(upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path) -> None:
+    bounds = Bounds(least=Amount(50, 1), most=Amount(800, 64 * MIB), goal_seconds=0.0)  # which no sink can meet
+
+    async def scenario() -> None:
+        async with feeding(upstream, tmp_path, admission=Admission(bounds)) as feed:
+            await asyncio.to_thread(insert, session, 2_000)
+            end_ts = await feed.pd.get_ts()
+            await feed.until(lambda: feed.sorter.resolved_ts >= end_ts)
+            await feed.until_now()
+            assert sum(feed.batches) == 2_000
+            assert feed.batches[0] >= 600
+            assert max(feed.batches[4:]) <= 100  # cut between transactions of 50
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("place", ["segments/segment-00000001.tmp", "changefeed.tmp"])
+def test_a_full_disk_is_named_and_nothing_of_what_was_saved_is_lost(
+    upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path, place: str
+) -> None:
+    async def scenario() -> None:
+        async with feeding(upstream, tmp_path) as feed:
+            (feed.folder / place).symlink_to("/dev/full")
+            await asyncio.to_thread(insert, session, 100)
+            with pytest.raises(DataDirError, match=r"No space left on device.*Nothing is lost.*free space") as raised:
+                await feed.until_it_fails()
+            assert str(feed.folder) in str(raised.value)
+            feed.processor.failure = raised.value  # as whoever looks after it does
+            (feed.folder / place).unlink(missing_ok=True)
+
+    asyncio.run(scenario())
+    state = DataDir(tmp_path / "data").load()
+    assert state is None or state.rows == 0
+
+
+def test_a_flush_interval_holds_back_only_what_may_grow(
+    upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path
+) -> None:
+    def run(*statements: str) -> None:
+        for statement in statements:
+            session.execute(statement)
+
+    async def scenario() -> None:
+        async with feeding(upstream, tmp_path, admission=Admission(flush_interval_seconds=3600.0)) as feed:
+            await asyncio.to_thread(run, "insert into shop.t (v) values ('first')")
+            await feed.begin()  # no batch was before it
+            await feed.take()
+            ddl = "create table shop.barrier (id int primary key)"
+            await asyncio.to_thread(run, "insert into shop.t (v) values ('before the DDL')", ddl)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await feed.begin()
+            await feed.take()
+            await asyncio.to_thread(run, "insert into shop.t (v) values ('behind the DDL')")
+            ts = await feed.pd.get_ts()
+            await feed.until(lambda: feed.processor.progress.limit_ts > ts and bool(feed.sink.ddls))
+            from_ts = feed.processor.progress.checkpoint_ts
+            assert await feed.processor.offer(feed.processor.generation, from_ts, 0.2) == from_ts
+
+    asyncio.run(scenario())
