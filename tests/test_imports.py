@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "source": {"model", "tidb", "columnar", "upstream", "flow"},
     "sinks": {"model", "tidb", "columnar", "config", "flow"},
     "verify": {"model", "tidb", "columnar", "config", "upstream", "flow", "source", "sinks"},
-    "spark": {"model", "flow", "source", "verify"},
+    "spark": {"model", "flow", "source", "sinks", "verify"},
     "capture": {"model", "tidb", "config", "control", "upstream", "flow", "source", "sinks", "spark"},
     "demo": set(),
     "testing": {"model", "_pb"},

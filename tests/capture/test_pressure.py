@@ -209,7 +209,7 @@ def test_batches_of_a_slow_sink_become_smaller(upstream: EmbeddedUpstream, sessi
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("place", ["segments/segment-00000001.tmp", "changefeed.tmp"])
+@pytest.mark.parametrize("place", ["segments/segment-00000001.tmp", ".changefeed.json.tmp"])
 def test_a_full_disk_is_named_and_nothing_of_what_was_saved_is_lost(
     upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path, place: str
 ) -> None:
