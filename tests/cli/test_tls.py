@@ -132,7 +132,7 @@ def test_a_changefeed_reads_schema_and_changes_over_tls(world: World, tmp_path: 
 def test_a_scan_on_an_executor_goes_over_tls(world: World) -> None:
     ts = Ts(int(LATE_TS))
     with ScanClient(world.pd, world.security) as client:
-        table = chosen_tables(client, ts, [], TableFilter(ChangefeedConfig()))[0]
+        table = chosen_tables(client, ts, [], TableFilter(ChangefeedConfig())).tables[0]
         parts = client.plan_scan(table, ts, hold=claim(client, ts))
         assert sum(batch.new.num_rows for part in parts for batch in read_part(part)) > 0
 
