@@ -218,7 +218,9 @@ def test_a_taken_port_is_named(monkeypatch, capsys, flag):
     assert f"127.0.0.1:{port}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("1s", 1.0), ("200ms", 0.2), ("2m", 120.0), ("1h30m", 5400.0), ("0.5", 0.5)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1s", 1.0), ("200ms", 0.2), ("2m", 120.0), ("1h30m", 5400.0), ("0.5", 0.5)]
+)
 def test_durations(text, seconds):
     assert parse_seconds(text) == pytest.approx(seconds)
 

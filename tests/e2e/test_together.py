@@ -116,7 +116,8 @@ SCRIPT = """
 import json, os, signal, sys
 from pathlib import Path
 from tidemill.model.ts import Ts
-from tidemill.capture.changefeed import Changefeed, RunOptions, run_changefeed
+from tidemill.capture.changefeed import RunOptions
+from tidemill.capture.running import run_changefeed
 from tidemill.spark import jvm
 from tidemill.spark.session import borrow_session
 

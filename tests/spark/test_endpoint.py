@@ -146,7 +146,7 @@ def test_a_system_without_threads_or_files_to_spare_ends_nothing(
                 assert read_all(unlucky) == b""
     assert answers(endpoint)
     assert endpoint._strangers == {}
-    assert "Traceback" not in capfd.readouterr().err
+    assert "Exception in thread" not in capfd.readouterr().err
 
 
 def read_all(peer: socket.socket) -> bytes:

@@ -347,7 +347,7 @@ def test_a_missing_file_and_a_broken_meta_file_are_named(tmp_path):
     [
         ({"stores": 0}, "choose 1 to 64"),
         ({"replay": 1.0}, "needs a history"),
-        ({"load": path_of(SMALL), "replay": -1.0}, "speed -1"),
+        ({"load": path_of(SMALL), "replay": -1.0}, "--replay -1 is no pace"),
         ({"resolved_interval_seconds": 0.0}, "must be positive"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sinks.lake.replay import calm_lake
 
-PAGE = Path(__file__).parents[4] / "docs/how-to/write-to-a-lake.md"
+PAGE = Path(__file__).parents[3] / "docs/how-to/write-to-a-lake.md"
 
 
 def test_the_python_that_the_page_shows_runs(capsys: pytest.CaptureFixture[str]) -> None:

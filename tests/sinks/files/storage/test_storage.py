@@ -191,6 +191,6 @@ def test_a_changefeed_without_rows_yet_continues_behind_the_checkpoint_that_it_h
     first = FileSink(config, None, start_ts=Ts(100))
     first.recover()
     first.publish(Ts(120))
-    FileSink(config, None, start_ts=Ts(130)).recover()
+    FileSink(config, None, start_ts=Ts(130), is_resumed=True).recover()
     with pytest.raises(SinkError, match="there twice"):
-        FileSink(config, None, start_ts=Ts(110))
+        FileSink(config, None, start_ts=Ts(110), is_resumed=True)
