@@ -521,11 +521,10 @@ class Changefeed:
     def _on_loop(self, work: Coroutine[Any, Any, T], should_stop: ShouldStop = _never) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         while True:
-            try:
+            with suppress(TimeoutError):
                 return future.result(_POLL_SECONDS)
-            except TimeoutError:
-                if future.done():
-                    raise  # its own
+            if future.done():  # just now, or with a TimeoutError of its own
+                return future.result()
             if should_stop():
                 future.cancel()
                 raise StoppedError("stopped before the changefeed had started.")
