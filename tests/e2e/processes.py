@@ -105,11 +105,22 @@ class Command:
     def survivors(self) -> list[psutil.Process]:
         return [process for process in psutil.process_iter() if self._is_of_this(process)]
 
+    def named(self, words: str) -> list[psutil.Process]:
+        """Those of its processes whose command line has the words; one may end while it is read."""
+        return [process for process in self.survivors() if words in _command_line(process)]
+
     def _is_of_this(self, process: psutil.Process) -> bool:
         try:
             return process.environ().get(_MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
+
+
+def _command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def as_flags(flags: dict[str, object]) -> list[str]:

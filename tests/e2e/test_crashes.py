@@ -274,7 +274,7 @@ def test_processes_of_spark_that_die_are_replaced_the_jvm_too(tmp_path: Path) ->
 
 def kill(run: Command, words: str) -> None:
     """``kill -9`` of those processes of the run whose command line has the words."""
-    found = [process for process in run.survivors() if words in " ".join(process.cmdline())]
+    found = run.named(words)
     assert found, words
     for process in found:
         process.kill()

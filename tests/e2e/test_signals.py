@@ -48,7 +48,7 @@ def closed_port() -> int:
 
 
 def has_java(command: Command) -> bool:
-    return any("java" in process.name() for process in command.survivors())
+    return bool(command.named("SparkSubmit"))
 
 
 def assert_clean(command: Command, number: int, code: int, said: str) -> None:

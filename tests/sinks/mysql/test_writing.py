@@ -251,7 +251,8 @@ def test_any_number_of_earlier_sessions_is_ended(sink: MysqlSink, mariadb: Maria
         later.close()
     finally:
         mariadb.query(f"SET GLOBAL max_allowed_packet = {before}")
-    assert mariadb.query("SELECT COUNT(*) FROM tidb_cdc.tidemill_writer_v2") == [(0,)]
+    left = "SELECT COUNT(*) FROM tidb_cdc.tidemill_writer_v2 WHERE changefeed = 'default' AND cluster = 'default'"
+    assert mariadb.query(left) == [(0,)]
 
 
 def test_a_statement_of_an_earlier_owner_is_ended_before_the_next_one_writes(sink: MysqlSink, mariadb: MariaDb) -> None:
