@@ -9,18 +9,14 @@ resolved-ts once a second, as TiKV does.
     flow.latency_rate             that half, in rows/s; its floor is the whole
 
     ..._part.resolved      until the upstream has resolved the transaction and the batch before is done
-    ..._part.spark_ask     Spark's: until it asks for the batch
-    ..._part.spark_plan    Spark's: its offset log, and planning
+    ..._part.spark_ask     ours: until the driver takes the batch
+    ..._part.spark_plan    ours: what it consists of
     ..._part.spark_run     Spark's: the job around the tasks
     ..._part.pipeline      ours: sort, mount, encode, write, fsync in the tasks
     ..._part.commit        ours: the state of the changefeed, with its fsync
 
 Parts are means over the transactions, so that they add up to the mean. Where several tasks worked at the same time,
 ``pipeline`` is what they worked together, but at most all of the time.
-
-    flow.quiet_spark.*     what Spark says of itself, a batch: walCommit (the log of offsets) and queryPlanning lie in
-                           spark_plan, addBatch is the rest up to durable, and commitOffsets comes after that, so only
-                           the next batch waits for it
 """
 
 import statistics
@@ -30,8 +26,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-from pyspark.sql import SparkSession
 
 from bench.flow import CANAL_JSON, warm_up
 from bench.writer import Commit, Writer, writer
@@ -50,19 +44,9 @@ _SETTLED = 3  # seconds before the clock starts: the query is up, kernels are co
 
 def bench_quiet(seconds: float = _QUIET_SECONDS) -> list[Result]:
     def measure(feed: Changefeed, source: Writer) -> list[Result]:
-        told: dict[int, dict[str, int]] = {}  # by the number of the batch: what each step took, in ms
-        commits, traces = _write(feed, source, seconds, 1.0, 1, lambda: told.update(_told_by_spark()))
-        steps = sorted({step for batch in told.values() for step in batch})
-        means = {step: statistics.fmean(batch[step] for batch in told.values() if step in batch) for step in steps}
-        said = [_result(f"flow.quiet_spark.{step}", milliseconds / 1000, "s") for step, milliseconds in means.items()]
-        return _summary("flow.quiet_latency", commits, traces) + said
+        return _summary("flow.quiet_latency", *_write(feed, source, seconds, 1.0, 1))
 
     return _with_changefeed(measure)
-
-
-def _told_by_spark() -> dict[int, dict[str, int]]:
-    recent = [progress for query in SparkSession.active().streams.active for progress in query.recentProgress]
-    return {each["batchId"]: each["durationMs"] for each in recent if "addBatch" in each["durationMs"]}
 
 
 def bench_half_load(whole_seconds: float = _WHOLE_SECONDS, seconds: float = _LOADED_SECONDS) -> list[Result]:
@@ -102,7 +86,6 @@ def _write(
     seconds: float,
     transactions: float,
     rows: int,
-    look: Callable[[], None] = lambda: None,
 ) -> tuple[list[Commit], list[BatchTrace]]:
     """Let so much be written; the commits, and the traces of the batches that made them durable."""
     source.begin(seconds, transactions, rows)
@@ -110,7 +93,6 @@ def _write(
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         feed.poll(0.2)
-        look()
         taken |= {trace.to_ts: trace for trace in list(feed.processor.traces)}
     commits = source.commits()
     while max(taken, default=0) < commits[-1].ts:

@@ -217,13 +217,12 @@ def total(rows: Rows) -> int:
 
 
 def kill_part(run: Command, part: str, rng: random.Random) -> None:
-    """``kill -9`` of one process that Spark has started for ``run``: its JVM, the daemon of its Python workers, one of
-    those, or the one that asks for offers."""
+    """``kill -9`` of one process that Spark has started for ``run``: its JVM, the daemon of its Python workers, or one
+    of those."""
     wanted = {
         "jvm": lambda words, parent: "spark.deploy.SparkSubmit" in words,
         "daemon": lambda words, parent: "-m tidemill.spark.daemon" in words and "SparkSubmit" in parent,
         "worker": lambda words, parent: "-m tidemill.spark.daemon" in words and "SparkSubmit" not in parent,
-        "source": lambda words, parent: "python_streaming_source_runner" in words,
     }[part]
     found: list[psutil.Process] = []
 

@@ -261,7 +261,7 @@ def test_processes_of_spark_that_die_are_replaced_the_jvm_too(tmp_path: Path) ->
             run.ready()
             committed = [upstream.commit(rows)[1]]
             wait_until(lambda: written() == len(rows) or not run.is_running(), "a batch")
-            for victims in ("python_streaming_source_runner", "-m tidemill.spark.daemon", "spark.deploy.SparkSubmit"):
+            for victims in ("-m tidemill.spark.daemon", "spark.deploy.SparkSubmit"):
                 kill(run, victims)
                 committed.append(upstream.commit(rows)[1])
                 wait_until(lambda: written() == len(committed) * len(rows) or not run.is_running(), "a batch")

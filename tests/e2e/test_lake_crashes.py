@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SEED = 20261117
 KINDS = ("iceberg", "delta")
-VICTIMS = ("worker", "capture", "source", "daemon")
+VICTIMS = ("worker", "capture", "jvm", "daemon")
 ROUNDS = 4  # in make test; make soak takes as many as it is told
 
 

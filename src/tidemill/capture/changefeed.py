@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from tidemill.capture.copying import InitialCopy
-from tidemill.capture.driver import SparkDriver
+from tidemill.capture.driver import BatchDriver
 from tidemill.capture.metadata import ChangefeedState, DataDir
 from tidemill.capture.patience import Patience
 from tidemill.capture.processor import Admission, Processor, Totals, wait_out
@@ -64,6 +64,7 @@ from tidemill.upstream.snapshot import SnapshotReader
 from tidemill.upstream.tasks import settle
 
 if TYPE_CHECKING:
+    from tidemill.spark.engine import Engine
     from tidemill.spark.session import Lease
 
 log = get_logger("server")
@@ -169,7 +170,10 @@ class Changefeed:
         self._pulling: Future[None] | None = None
         self._sink: Sink | None = None
         self._lease: Lease | None = None
-        self._spark: SparkDriver | None = None
+        self._engine: Engine | None = None
+        self._driver: BatchDriver | None = None
+        self._batches: Future[None] | None = None
+        self._driving: asyncio.Task[None] | None = None  # the same, on the loop
         self._should_stop: ShouldStop = _never
 
     @property
@@ -203,23 +207,24 @@ class Changefeed:
         self._on_loop(self._attach())
         self._pulling = asyncio.run_coroutine_threadsafe(self._parts.puller.run(), self._loop)
         if not self.processor.progress.is_finished:
-            self._spark = SparkDriver(
-                self._pipeline,
-                self.processor,
-                self._loop,
-                self._data_dir,
-                lease=self._spark_lease(),
-                tasks=min(self._options.tasks, self._traits.most_tasks),
-                available_now=self._options.available_now,
+            engine = self._spark()
+            self._driver = BatchDriver(
+                self._pipeline, self.processor, engine, available_now=self._options.available_now
             )
+            self._batches = asyncio.run_coroutine_threadsafe(self._drive(self._driver), self._loop)
 
-    def _spark_lease(self) -> "Lease":
+    def _spark(self) -> "Engine":
+        """With the session running: what is wrong with it is to be told at the start."""
+        from tidemill.spark.engine import Engine
         from tidemill.spark.session import borrow_session
 
         if self._lease is None:
             master, log_file = self._options.spark_master, self._data_dir.path / "spark.log"
             self._lease = borrow_session(master, log=log_file, should_stop=self._should_stop)
-        return self._lease
+        if self._engine is None:
+            self._lease.session()
+            self._engine = Engine(self._lease, self._data_dir.path.name, self._tasks)
+        return self._engine
 
     def poll(self, seconds: float = _POLL_SECONDS, on_wait: Callable[[], None] = _nothing) -> bool:
         """Wait a little; True once everything up to the target is durable. Raises what stopped it.
@@ -235,9 +240,18 @@ class Changefeed:
             return True
         if self._pulling is not None and self._pulling.done():
             raise InvariantError("the puller ended by itself")
-        if self._spark is not None:
-            self._spark.wait(seconds)
+        self._wait(seconds)
         return False
+
+    def _wait(self, seconds: float) -> None:
+        """Raises what ended the batches, should something."""
+        if self._batches is None or (self._batches.done() and self._batches.exception() is None):
+            threading.Event().wait(seconds)  # the last one is done; readers of the sink are being told
+            return
+        with suppress(TimeoutError):
+            self._batches.result(seconds)
+        if self._batches.done():
+            self._batches.result()
 
     @property
     def failure(self) -> BaseException | None:
@@ -250,8 +264,6 @@ class Changefeed:
 
     def _copy_some(self, copy: InitialCopy, on_wait: Callable[[], None]) -> None:
         """Take one batch of the initial copy; after the last one the stream begins."""
-        from tidemill.spark.batch import run_units
-
         patience = Patience(self._sink_options)
         receipts: list[Receipt] = []
 
@@ -260,7 +272,7 @@ class Changefeed:
             return self._should_stop() and patience.is_over()
 
         def run(units: list[Unit]) -> list[Receipt]:
-            receipts[:] = run_units(self._spark_lease().session(), self._pipeline, units, self._tasks, gives_up)
+            receipts[:] = self._spark().run(self._pipeline, units, "initial copy", gives_up)
             return receipts
 
         parts_done = copy.parts_done
@@ -301,10 +313,10 @@ class Changefeed:
         """Begin no new batch and wait for the one at hand, unless the sink is away."""
         self._on_loop(self.processor.stop())
         patience = Patience(self._sink_options, seconds)
-        while self._spark is not None and self.processor.progress.in_flight_ts is not None:
-            if self._spark.is_waiting_for_sink or self.processor.sink_trouble is not None or patience.is_over():
+        while self._driver is not None and self.processor.progress.in_flight_ts is not None:
+            if self._driver.is_waiting_for_sink or self.processor.sink_trouble is not None or patience.is_over():
                 return
-            self._spark.wait(_POLL_SECONDS)
+            self._wait(_POLL_SECONDS)
 
     def close(self, *, is_finished: bool = False) -> None:
         """Stop everything; what was reached is written down. A finished changefeed lets go of the upstream's GC. The
@@ -316,8 +328,8 @@ class Changefeed:
             steps.callback(self._stop_loop)
             if self._thread.is_alive():
                 steps.callback(lambda: self._on_loop(self._close_upstream(is_finished)))
-            if self._spark is not None:
-                steps.callback(self._spark.close)
+            if self._engine is not None:
+                steps.callback(self._engine.close)  # again: after a start that failed there is no loop to do it
 
     def _stop_loop(self) -> None:
         if self._thread.is_alive():
@@ -483,7 +495,17 @@ class Changefeed:
         self._keeping = asyncio.create_task(hold.keep(needed))
         return hold
 
+    async def _drive(self, driver: BatchDriver) -> None:
+        self._driving = asyncio.current_task()
+        await driver.run()
+
     async def _close_upstream(self, is_finished: bool) -> None:
+        if self._driving is not None:
+            self._driving.cancel()  # before its job is: that would count as Spark's failure
+        if self._engine is not None:
+            self._engine.close()
+        if self._driving is not None:
+            await asyncio.gather(self._driving, return_exceptions=True)
         if self._pulling is not None:
             self._pulling.cancel()
             with suppress(CancelledError, asyncio.CancelledError, Exception):

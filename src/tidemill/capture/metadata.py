@@ -6,8 +6,8 @@ state speaks of is already durable downstream.
 
     DATA_DIR/
     ├── changefeed.json   the state            ├── segments/   the sorter's; pulled again after a crash
-    ├── id                written first        ├── spark/      Spark's offsets of this run; made anew by the next
-    └── lock              held while running   └── undecodable/    rows that were put aside
+    ├── id                written first        └── undecodable/    rows that were put aside
+    └── lock              held while running
 
 The folder holds copies of rows, so it is its owner's alone: 0700, and every file in it 0600, whatever the umask is.
 """
@@ -78,10 +78,6 @@ class DataDir:
     @property
     def scratch(self) -> Path:
         return self.path / "scratch"
-
-    @property
-    def spark(self) -> Path:
-        return self.path / "spark"
 
     def acquire(self) -> None:
         """Make the folder and lock it for this process. Raises DataDirError where that cannot be."""

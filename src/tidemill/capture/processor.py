@@ -4,8 +4,8 @@
        └─────► schema store (DDL jobs)                   units(from, to)          what to read, how to decode it
                                                          commit(to, receipts)     it is durable: move the checkpoint
 
-Everything here runs on one asyncio loop, so its state needs no locks. Spark's side reaches it from other
-threads and processes through ``tidemill.spark.endpoint``. What to do next is decided by ``control.progress``;
+Everything here runs on one asyncio loop, so its state needs no locks; so does the ``driver`` that takes batches from
+here to Spark and back. What to do next is decided by ``control.progress``;
 this module does it. The sink may take its time, so it is called in a thread of its own, one call at a time.
 """
 
@@ -154,10 +154,12 @@ class Processor:
         self._intake: Intake
         self._sink_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sink")
         self._busy: asyncio.Task[None] | None = None
+        self._committing: asyncio.Future[None] | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._saving = asyncio.Lock()  # from what the sink takes to the state that tells of it; no reader hears of it
         self._unsaved: DataDirError | None = None  # why the sink has taken something that no state tells of
         self._is_closing = False
+        self._is_closed = False  # the sink is, so nobody is told of anything any more
         self.failure: Exception | None = None  # of what runs beside: a DDL, or telling readers of the checkpoint
         self.sink_trouble: str | None = None  # why the sink is waited for; None: it is not, as far as is known
         self.totals = Totals()
@@ -350,6 +352,11 @@ class Processor:
         """The batch up to ``to_ts`` is durable downstream: that is where the checkpoint moves. Raises SupersededError,
         and changes nothing, where it has been taken back meanwhile."""
         self._check_current(generation)  # at once: it may be a while until what has been taken back is gone
+        # Whoever waits for it may be cancelled; between what the sink takes and the state that tells of it nobody is.
+        self._committing = asyncio.ensure_future(self._committed(generation, to_ts, receipts))
+        await asyncio.shield(self._committing)
+
+    async def _committed(self, generation: int, to_ts: Ts, receipts: Sequence[Receipt]) -> None:
         async with self._ending, self._saving:
             self._check_at_hand(generation, to_ts)
             await self._commit(to_ts, receipts)
@@ -482,7 +489,7 @@ class Processor:
             raise
         self._state = state
         self._idle_saved = self._clock.monotonic()
-        if self._publishing is None:
+        if self._publishing is None and not self._is_closed:
             self._publishing = asyncio.create_task(self._beside(self._publish))
         self._intake.release(self.progress.checkpoint_ts)
         self._schema.gc(self.progress.ddl_ts)
@@ -504,17 +511,26 @@ class Processor:
     async def close(self) -> None:
         """Write down how far it came and let go of the sink. Call when no batch is at hand any more."""
         self._is_closing = True
+        committing = self._committing if self._committing is not None and not self._committing.done() else None
         if self._busy is not None and not self._busy.done():
             self._busy.cancel()
-        elif self.progress.checkpoint_ts > self._state.checkpoint_ts and self.failure is None and not self._unsaved:
+        elif (
+            committing is None
+            and self.progress.checkpoint_ts > self._state.checkpoint_ts
+            and self.failure is None
+            and not self._unsaved
+        ):
             self._save()
         if self._publishing is not None:
-            if self.sink_trouble is not None:
+            if self.sink_trouble is not None or committing is not None:
                 self._publishing.cancel()
             with suppress(asyncio.CancelledError):
                 await self._publishing
+        self._is_closed = True
         await asyncio.to_thread(self._sink.close)  # beside a DDL that still runs there: it ends by this
         await asyncio.to_thread(self._sink_thread.shutdown)
+        if committing is not None:
+            await asyncio.gather(committing, return_exceptions=True)  # what the sink took is in the state by then
 
     async def _in_sink(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         work = partial(call, *args, **kwargs)

@@ -2,9 +2,7 @@
 
 session    the process's Spark session, quiet and quick to start, shared by its changefeeds
 jvm        its JVM as a process of ours: started so that it can be given up, ended with all that it started
-endpoint   how Spark's own Python processes ask the processor, over loopback
-source     the stream source: its offset is a ts, its partitions are units of work
-job        the streaming query: units → the fused pipeline → receipts → commit
+engine     a changefeed's batches: one job each, named, grouped and cancellable; task is what an executor does
 daemon     forks Python workers that have the pipeline loaded already
 library/   ``spark.read.format("tidemill")``: tables and their changes for everybody's own jobs
 """

@@ -9,9 +9,9 @@ import numba  # noqa: F401
 import pyarrow.compute  # noqa: F401
 from pyspark.daemon import manager
 
-import tidemill.flow.pipeline
 import tidemill.sinks.registry
-import tidemill.source.scan.snapshot  # noqa: F401
+import tidemill.source.scan.snapshot
+import tidemill.spark.task  # noqa: F401
 from tidemill.private import take_umask
 
 if __name__ == "__main__":

@@ -36,9 +36,6 @@ _MASTER_ANSWERS_SECONDS = 5.0
 _LOG_NAME = "spark.log"
 _SCRATCH = "spark"
 
-# The default one forks a process for every file's rights, which doubles the time of an empty micro-batch.
-_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-
 
 class Lease:
     """One user's share of the session. ``release`` it in any case."""
@@ -51,15 +48,23 @@ class Lease:
     def session(self) -> SparkSession:
         """The session as it is now: another one, should its JVM have died. ``StoppedError`` once ``should_stop``."""
         with _lock:
+            if self not in _leases:
+                raise StoppedError("the share of the Spark session was given back.")
             return open_session(self._master, log=self._log, should_stop=self._should_stop)
 
     def release(self, patience_seconds: float = _JVM_END_SECONDS) -> None:
-        """Once is enough. The last one closes the session, and returns when its JVM has ended."""
-        with _lock:
+        """Once is enough. The last one closes the session, and returns when its JVM has ended; one that somebody
+        waits for in vain is ended at once."""
+        if not _lock.acquire(timeout=patience_seconds):
+            _kill_silent()
+            _lock.acquire()
+        try:
             if self in _leases:
                 _leases.remove(self)
                 if not _leases and not _is_kept:
                     close_session(patience_seconds)
+        finally:
+            _lock.release()
 
 
 _lock = threading.RLock()
@@ -171,15 +176,9 @@ def _settings(master: str, scratch: Path, name: str) -> dict[str, str]:
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "tidemill.spark.daemon",
         "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
-        "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
-        "spark.hadoop.fs.permissions.umask-mode": "077",  # of offsets and commits, whose rights Hadoop sets by itself
-        "spark.sql.streaming.pollingDelay": "5ms",
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        "spark.sql.streaming.minBatchesToRetain": "4",
-        "spark.sql.streaming.metricsEnabled": "false",
-        "spark.sql.streaming.numRecentProgressUpdates": "4",
+        "spark.scheduler.mode": "FAIR",  # among the changefeeds of this process
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-        # A task is never run again within its batch: the first attempt may still be writing (``job``).
+        # A task is never run again within its batch: the first attempt may still be writing (``engine``).
         "spark.task.maxFailures": "1",
         "spark.stage.maxConsecutiveAttempts": "1",
         "spark.speculation": "false",
@@ -217,6 +216,13 @@ def _stop(session: SparkSession | None, gateway: Any, process: jvm.Process | Non
     asking = threading.Thread(target=ask, name="spark-stop", daemon=True)
     asking.start()
     asking.join(patience_seconds)
+
+
+def _kill_silent() -> None:
+    """End a JVM that does not answer: whoever waits for it, with the lock held, hears of its end."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is not None:
+        jvm.kill(process)
 
 
 def _is_alive() -> bool:

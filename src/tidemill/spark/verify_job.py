@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemill.errors import TidemillError
-from tidemill.spark.job import translate, worst
+from tidemill.spark.engine import TROUBLES, translate, worst
 from tidemill.verify.check import Task
 
 _RESULT = pa.schema([pa.field("result", pa.binary())])
@@ -26,7 +24,7 @@ def runner(spark: SparkSession) -> Callable[[Sequence[Task]], list[Any]]:
         try:
             frame = spark.createDataFrame([(blob,) for blob in blobs], "task binary").repartition(len(blobs))
             results = frame.mapInArrow(run_tasks, "result binary").toArrow()
-        except (PySparkException, Py4JError, OSError) as trouble:
+        except TROUBLES as trouble:
             raise translate(trouble) from trouble
         outcomes = dict(pickle.loads(value) for value in results["result"].to_pylist())
         failure = worst([outcome for outcome in outcomes.values() if isinstance(outcome, TidemillError)])

@@ -1,0 +1,198 @@
+"""A changefeed's batches on Spark: one job per batch, named and grouped, that can be given up.
+
+    units ─► groups, one per task ─► a job of that many tasks: the fused pipeline ─► receipts, or what stopped it
+
+Rows never enter the JVM: a task is told which segments to map, runs the whole pipeline in one Python worker, and
+returns receipts. So a job is all that Spark is needed for. A streaming query would add a process that plans for the
+source, a log of offsets that nobody reads, and a second Python worker per task. What is durable is known to the
+changefeed's own state alone.
+
+A task runs once. A second attempt of Spark's would write beside the first, in the same generation, so it fails the
+batch instead; the batch is then taken back and begun again, in another generation.
+"""
+
+import itertools
+import pickle
+import re
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from tidemill.errors import EngineError, InvariantError, RowUndecodableError, StoppedError, TidemillError
+from tidemill.flow.pipeline import Pipeline, Unit
+from tidemill.model.receipt import Receipt
+from tidemill.spark.session import Lease, session_log
+from tidemill.spark.task import Outcome, run_groups
+
+_POLL_SECONDS = 0.05
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b")
+
+# What a call to the JVM may end with: its own exceptions, or no answer since it is gone. The last two come from PySpark
+# where another changefeed of this process has just found the JVM dead and closed the session.
+TROUBLES = (PySparkException, Py4JError, OSError, EOFError, AssertionError, AttributeError)
+
+
+class Engine:
+    """Runs the batches of one changefeed, one at a time, on the session of this process. ``close`` it in any case.
+
+    Calls to the JVM are made in a thread of the engine's own: none of them can be interrupted, but the job that one
+    waits for can be cancelled. Changefeeds of one process share the executors fairly, each in a pool of its name.
+    """
+
+    def __init__(self, lease: Lease, name: str, tasks: int) -> None:
+        """``tasks``: how many a batch is cut into, at most."""
+        self._lease = lease
+        self._name = name
+        self._tasks = tasks
+        self._pool = f"tidemill-{name}-{secrets.token_hex(4)}"  # of Spark's scheduler; the tag of its jobs, too
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"spark-{name}")
+        self._lock = threading.Lock()
+        self._job: _Job | None = None  # at hand
+        self._jobs = itertools.count()
+        self._is_closed = False
+
+    def submit(self, pipeline: Pipeline, units: Sequence[Unit], what: str) -> "Future[list[Receipt]]":
+        """Process all units on executors. The future has the receipts, or what stopped one of them, once all have
+        ended. ``what`` tells people who look at Spark's jobs."""
+        return self._thread.submit(self._run, pipeline, list(units), what)
+
+    def run(self, pipeline: Pipeline, units: Sequence[Unit], what: str, gives_up: Callable[[], bool]) -> list[Receipt]:
+        """The same, and waits for it. ``StoppedError`` once ``gives_up``: Spark then ends what it has begun."""
+        running = self.submit(pipeline, units, what)
+        while True:
+            with suppress(TimeoutError):
+                return running.result(_POLL_SECONDS)
+            if running.done():
+                return running.result()
+            if gives_up():
+                self.cancel()
+                raise StoppedError("stopped in the middle of a batch; it comes again.")
+
+    def cancel(self) -> None:
+        """End the job at hand, if there is one, be it just being submitted. Returns at once."""
+        with self._lock:
+            job = self._job
+        if job is not None:
+            threading.Thread(target=job.cancel, name="spark-cancel", daemon=True).start()
+
+    def close(self) -> None:
+        """Nothing runs any more that was not yet begun; what has begun is cancelled."""
+        with self._lock:
+            self._is_closed = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self.cancel()
+
+    def _run(self, pipeline: Pipeline, units: list[Unit], what: str) -> list[Receipt]:
+        groups = [pickle.dumps((pipeline, group)) for group in balance(units, self._tasks)]
+        if not groups:
+            return []
+        try:
+            context = self._lease.session().sparkContext  # of another session, should its JVM have died
+            job = self._begin(context)
+            context.setJobGroup(job.group, f"{self._name}: {what}", interruptOnCancel=True)
+            context.setLocalProperty("spark.scheduler.pool", self._pool)
+            context.addJobTag(self._pool)
+            results = context.parallelize(groups, len(groups)).mapPartitions(run_groups).collect()
+        except TROUBLES as trouble:
+            self.cancel()  # where only the connection to it was lost, it may still run
+            raise translate(trouble) from trouble
+        finally:
+            with self._lock:
+                self._job = None
+        outcomes: list[Outcome] = [pickle.loads(result) for result in results]
+        if len(outcomes) != len(groups):
+            raise InvariantError(f"Spark returned {len(outcomes)} results of {len(groups)} tasks. Report it.")
+        failure = worst([outcome for outcome in outcomes if isinstance(outcome, TidemillError)])
+        if failure is not None:
+            raise failure
+        return [receipt for outcome in outcomes if isinstance(outcome, list) for receipt in outcome]
+
+
+    def _begin(self, context: SparkContext) -> "_Job":
+        with self._lock:
+            if self._is_closed:
+                raise StoppedError("the changefeed is being closed.")
+            self._job = _Job(context, f"{self._pool}-{next(self._jobs)}")
+            return self._job
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One batch's, in a group of its own: so it can be cancelled before Spark has heard of it."""
+
+    context: SparkContext
+    group: str
+
+    def cancel(self) -> None:
+        with suppress(Exception):  # the session may go meanwhile, and with it the job
+            self.context._jsc.sc().cancelJobGroupAndFutureJobs(self.group)
+
+
+def balance(units: Sequence[Unit], tasks: int) -> list[list[Unit]]:
+    """Groups of units, one per task, of about equal weight; the heaviest first."""
+    groups: list[list[Unit]] = [[] for _ in range(min(tasks, len(units)))]
+    weights = [0] * len(groups)
+    for unit in sorted(units, key=lambda unit: unit.weight, reverse=True):
+        lightest = weights.index(min(weights))
+        groups[lightest].append(unit)
+        weights[lightest] += unit.weight
+    return groups
+
+
+def worst(failures: Sequence[TidemillError]) -> TidemillError | None:
+    """Of what stopped the groups of a batch, the one to act on: rows that cannot be decoded only if nothing else
+    did, and of those the first committed."""
+    return min(
+        failures,
+        key=lambda e: (e.commit_ts or 0) + 1 if isinstance(e, RowUndecodableError) else 0,
+        default=None,
+    )
+
+
+def translate(trouble: Exception) -> EngineError:
+    """What Spark itself failed with, in our own words."""
+    from tidemill.spark.scratch import process_folder
+
+    said = _said(trouble)
+    if said is None:
+        return EngineError(
+            f"Spark does not answer any more ({type(trouble).__name__}): its JVM has ended. Nothing is lost; see that "
+            "the machine has memory for it, then start again."
+        )
+    log = session_log()
+    # Spark's own folder goes with the process, and with it a log that nobody asked for.
+    where = f"see {log}, then start again" if log is not None and process_folder() not in log.parents else "start again"
+    return EngineError(f"Spark's job failed: {reason_of(said)}. Nothing is lost; {where}.")
+
+
+def _said(trouble: Exception) -> str | None:
+    """What the JVM says of it; None where it says nothing any more."""
+    if isinstance(trouble, PySparkException):
+        return str(trouble)
+    if isinstance(trouble, Py4JJavaError):
+        try:
+            return str(trouble.java_exception.getMessage() or "")
+        except (Py4JError, OSError):
+            return None
+    return None
+
+
+def reason_of(text: str) -> str:
+    """The one line that tells, of what Spark says of a failed job: no plan, no ids, no stack."""
+    text = re.split(r"\n=== Streaming Query ===|\n\s*JVM stacktrace:|\nDriver stacktrace:", text)[0]
+    text = re.sub(r".*?terminated with exception:\s*", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r"Job aborted due to stage failure: .*?Exception: ", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r"\s*SQLSTATE: \w{5}|\(no cause message\)", "", text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "one of its processes has ended without a word"
+    if any(line.endswith("Traceback (most recent call last):") for line in lines):
+        lines = [line for line in lines if _EXCEPTION.match(line)][-1:] or lines
+    return lines[0].rstrip(".")
