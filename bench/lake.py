@@ -55,11 +55,11 @@ def _through_sink(root: Path, rows: list[RowBatch]) -> float:
     """Rows a second, of all batches together."""
     sink = IcebergSink(parse_lake_uri(f"iceberg://{root}"), None)
     table, count = rows[0].table, 0
-    sink.target(table, TABLE_ID, Ts(1))  # creates the table
+    sink.target(table, TABLE_ID, (Ts(0), Ts(1)))  # creates the table
     began = time.perf_counter()
     for batch in range(_BATCHES):
         to_ts = Ts(batch + 1)
-        receipt = write_rows(sink.target(table, TABLE_ID, to_ts), iter(rows))
+        receipt = write_rows(sink.target(table, TABLE_ID, (Ts(0), to_ts)), iter(rows))
         sink.publish(Ts(sink.commit(to_ts, [receipt])["resolved_ts"]))
         count += receipt.rows
     seconds = time.perf_counter() - began
@@ -71,7 +71,7 @@ def _by_pyiceberg(root: Path, rows: list[RowBatch]) -> float:
     root.mkdir()
     options = parse_lake_uri(f"iceberg://{root}")
     sink = IcebergSink(options, None)
-    target = sink.target(rows[0].table, TABLE_ID, Ts(1))
+    target = sink.target(rows[0].table, TABLE_ID, (Ts(0), Ts(1)))
     changes = pa.concat_tables([table for batch in rows for table in change_tables(batch, target.columns)])
     changes = changes.cast(pa.schema([field.remove_metadata() for field in changes.schema]))
     lake = sink.journal.tables[0]

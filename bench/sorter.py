@@ -17,6 +17,7 @@ import pyarrow as pa
 from bench.data import TABLE_ID
 from tests.histories import load
 from tidemill.flow.sorter import Sorter, read_slices
+from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.ts import Ts
 
 _COPIES = 150
@@ -70,7 +71,7 @@ async def _through(sorter: Sorter, batches: list[pa.RecordBatch]) -> int:
     at, rows = Ts(0), 0
     while at < end:
         to = sorter.next_to(at, end, _BATCH_ROWS, 1 << 40)
-        rows += sum(len(batch) for plan in sorter.plan(at, to) for batch in read_slices(plan))
-        sorter.release(to)
+        rows += sum(len(batch) for plan in sorter.plan(Extent(at, to)) for batch in read_slices(plan))
+        sorter.release(Checkpoints(to))
         at = to
     return rows

@@ -45,7 +45,7 @@ def _measure(pd: str, mariadb: MariaDb) -> Result:
         sink = MysqlSink(options, None)
         rows = 0
         for part in parts:
-            rows += write_rows(sink.target(table, TABLE_ID, Ts(ts)), read_part(part)).rows
+            rows += write_rows(sink.target(table, TABLE_ID, (Ts(0), Ts(ts))), read_part(part)).rows
         sink.close()
         side = MysqlSide(MysqlDownstream(options))
         check = Check(client, side, _run, CheckOptions(pd))

@@ -18,6 +18,7 @@ from tidemill.flow.filter import ColumnSelector, TableFilter
 from tidemill.flow.pipeline import Unit
 from tidemill.flow.schema.loader import load_schema
 from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
 from tidemill.sinks import Receipt, Traits
 from tidemill.sinks.blackhole import BlackholeSink
@@ -34,7 +35,7 @@ class MoodySink(BlackholeSink):
         self.errors: dict[str, list[Exception]] = {}
         self.did: list[str] = []
 
-    def recover(self) -> None:
+    def recover(self, at: Checkpoints) -> None:
         self._do("recover")
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tidemill.capture.changefeed import Changefeed, RunOptions
 from tidemill.capture.metadata import DataDir
 from tidemill.errors import FilterError, SinkError, StartTsCollectedError
 from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
 from tidemill.sinks import Sink
 from tidemill.sinks.mysql import MysqlOptions
@@ -143,7 +144,7 @@ def test_the_saved_checkpoint_is_claimed_and_not_one_in_memory(
     start_ts = upstream.tso()
     feed = start(tmp_path / "data", start_ts, gc_ttl_seconds=TTL_SECONDS)
     saved = feed.processor.progress
-    feed.processor.progress = replace(saved, checkpoint_ts=upstream.tso())
+    feed.processor.progress = replace(saved, at=Checkpoints(upstream.tso()))
     (first,) = holds(upstream).values()
     wait_until(lambda: upstream.cluster.safepoints.now > first.expires_at, "renewals")
     feed.processor.progress = saved

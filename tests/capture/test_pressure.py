@@ -13,7 +13,7 @@ from tidebox.sql.nodes import SqlNodes
 from tidebox.sql.session import SqlSession
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.metadata import ChangefeedState, DataDir
-from tidemill.capture.processor import Admission, Processor
+from tidemill.capture.processor import Admission, Batch, Processor
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.pace import Amount, Bounds
 from tidemill.errors import DataDirError, SinkError
@@ -69,22 +69,21 @@ class Feed:
     folder: Path
     pulling: "asyncio.Task[None]"
     batches: list[int] = field(default_factory=list)  # rows of each
+    batch: Batch | None = None  # at hand
 
-    async def begin(self) -> Ts:
-        """Until a batch is at hand; its end."""
+    async def begin(self) -> Batch:
+        """Until a batch is at hand."""
         while True:
-            from_ts = self.processor.progress.checkpoint_ts
-            to_ts = await self.processor.offer(self.processor.generation, from_ts, 0.1)
-            if to_ts > from_ts:
-                return to_ts
+            self.batch = await self.processor.offer(0.1)
+            if self.batch is not None:
+                return self.batch
 
     async def take(self) -> None:
         """What Spark does with the batch at hand."""
-        to_ts, generation = self.processor.progress.in_flight_ts, self.processor.generation
-        assert to_ts is not None
-        units = await self.processor.units(generation, self.processor.progress.checkpoint_ts, to_ts)
+        assert self.batch is not None
+        units = await self.processor.units(self.batch)
         self.batches.append(sum(len(each) for unit in units if unit.slices for each in read_slices(unit.slices)))
-        await self.processor.commit(generation, to_ts, [Receipt("", 0, 0, self.batches[-1], 0)])
+        await self.processor.commit(self.batch, [Receipt("", 0, 0, self.batches[-1], 0)])
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -95,8 +94,8 @@ class Feed:
         ts = await self.pd.get_ts()
         async with asyncio.timeout(PATIENCE_SECONDS):
             while self.processor.progress.checkpoint_ts < ts:
-                from_ts = self.processor.progress.checkpoint_ts
-                if await self.processor.offer(self.processor.generation, from_ts, 0.1) > from_ts:
+                self.batch = await self.processor.offer(0.1)
+                if self.batch is not None:
                     await self.take()
 
     async def until_it_fails(self) -> None:
@@ -248,7 +247,6 @@ def test_a_flush_interval_holds_back_only_what_may_grow(
             await asyncio.to_thread(run, "insert into shop.t (v) values ('behind the DDL')")
             ts = await feed.pd.get_ts()
             await feed.until(lambda: feed.processor.progress.limit_ts > ts and bool(feed.sink.ddls))
-            from_ts = feed.processor.progress.checkpoint_ts
-            assert await feed.processor.offer(feed.processor.generation, from_ts, 0.2) == from_ts
+            assert await feed.processor.offer(0.2) is None
 
     asyncio.run(scenario())

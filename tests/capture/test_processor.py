@@ -15,10 +15,12 @@ from tidebox.sql.nodes import SqlNodes
 from tidebox.sql.session import SqlSession
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.metadata import ChangefeedState
+from tidemill.capture.processor import Batch
 from tidemill.clock import SYSTEM_CLOCK, SystemClock
 from tidemill.errors import DataDirError, SinkUnavailableError, SupersededError
 from tidemill.flow.deadletter import read_quarantine
 from tidemill.model.ddl import DdlEvent
+from tidemill.model.progress import Checkpoints, Window
 from tidemill.model.receipt import Undecodable
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
@@ -61,13 +63,13 @@ class GatedSink(BlackholeSink):
         self.did: list[str] = []
         self.refusals: dict[str, int] = {}
 
-    def recover(self) -> None:
+    def recover(self, at: Checkpoints) -> None:
         self.recovering()
         self._do("recover")
 
-    def target(self, table: TableInfo, physical_id: int, to_ts: Ts) -> BlackholeTarget:
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> BlackholeTarget:
         self._do("target")
-        return super().target(table, physical_id, to_ts)
+        return super().target(table, physical_id, window)
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
         self.committing()
@@ -119,49 +121,29 @@ def play(upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path) -> Cal
     return run
 
 
-async def begin(feed: Feed) -> Ts:
-    """As Spark's source does, until a batch is at hand; its end."""
-    generation = feed.processor.generation
+async def begin(feed: Feed) -> Batch:
+    """As the driver does, until a batch is at hand."""
     while True:
-        from_ts = feed.processor.progress.checkpoint_ts
-        to_ts = await feed.processor.offer(generation, from_ts, 0.2)
-        if to_ts > from_ts:
-            await feed.processor.units(generation, from_ts, to_ts)
-            return to_ts
-
-
-def test_an_offer_to_somebody_who_is_gone_takes_no_batch_from_the_next(
-    upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path
-) -> None:
-    """Spark's source may be killed while it waits. Its call still waits here when the next source asks."""
-
-    async def scenario() -> None:
-        async with feeding(upstream, tmp_path) as feed, asyncio.timeout(PATIENCE_SECONDS):
-            from_ts = feed.processor.progress.checkpoint_ts
-            of_the_dead = asyncio.create_task(feed.processor.offer(0, from_ts, PATIENCE_SECONDS))
-            await asyncio.sleep(0)  # it has begun to wait
-            await feed.processor.begin_again()
-            await asyncio.to_thread(insert, session)
-            assert await of_the_dead == from_ts
-            assert len(await feed.until_now()) == 1
-
-    asyncio.run(scenario())
+        batch = await feed.processor.offer(0.2)
+        if batch is not None:
+            await feed.processor.units(batch)
+            return batch
 
 
 def test_a_commit_that_comes_while_its_batch_is_taken_back_is_refused(play: Callable[..., None]) -> None:
     async def story(feed: Feed, sink: GatedSink) -> None:
         processor = feed.processor
-        to_ts = await begin(feed)
+        batch = await begin(feed)
         before = processor.progress.checkpoint_ts
         sink.recovering.shut()
         taking_back = asyncio.create_task(processor.begin_again())
         await asyncio.to_thread(sink.recovering.reached.wait, PATIENCE_SECONDS)
         with pytest.raises(SupersededError, match=r"generation 0 is too late"):
-            await processor.commit(0, to_ts, [ROW])
+            await processor.commit(batch, [ROW])
         sink.recovering.open()
         await taking_back
         with pytest.raises(SupersededError):
-            await processor.commit(0, to_ts, [ROW])
+            await processor.commit(batch, [ROW])
         assert processor.progress.checkpoint_ts == before
         assert "commit" not in sink.did
 
@@ -171,33 +153,32 @@ def test_a_commit_that_comes_while_its_batch_is_taken_back_is_refused(play: Call
 def test_a_batch_that_is_being_committed_is_not_taken_back(play: Callable[..., None]) -> None:
     async def story(feed: Feed, sink: GatedSink) -> None:
         processor = feed.processor
-        to_ts = await begin(feed)
+        batch = await begin(feed)
         sink.committing.shut()
-        committing = asyncio.create_task(processor.commit(0, to_ts, [ROW]))
+        committing = asyncio.create_task(processor.commit(batch, [ROW]))
         await asyncio.to_thread(sink.committing.reached.wait, PATIENCE_SECONDS)
         taking_back = asyncio.create_task(processor.begin_again())
         sink.committing.open()
         await committing
         await taking_back
-        assert processor.progress.checkpoint_ts >= to_ts
+        assert processor.progress.checkpoint_ts >= batch.to_ts
         assert [step for step in sink.did if step != "publish"][-2:] == ["commit", "recover"]
         assert processor.totals.rows == 1
 
     play(story)
 
 
-def test_of_two_queries_that_wrote_the_same_batch_the_older_commits_nothing(play: Callable[..., None]) -> None:
+def test_of_two_attempts_that_wrote_the_same_batch_the_older_commits_nothing(play: Callable[..., None]) -> None:
     async def story(feed: Feed, sink: GatedSink) -> None:
         processor = feed.processor
-        to_ts = await begin(feed)
+        batch = await begin(feed)
         await processor.begin_again()
-        again_ts = await begin(feed)
-        for late_ts in {to_ts, again_ts}:  # also where it names the end of the batch at hand
-            with pytest.raises(SupersededError):
-                await processor.commit(0, late_ts, [ROW])
-        assert processor.progress.in_flight_ts == again_ts
-        await processor.commit(1, again_ts, [ROW])
-        assert processor.progress.checkpoint_ts >= again_ts
+        again = await begin(feed)
+        with pytest.raises(SupersededError):
+            await processor.commit(batch, [ROW])
+        assert processor.progress.in_flight == again.extent
+        await processor.commit(again, [ROW])
+        assert processor.progress.checkpoint_ts >= again.to_ts
 
     play(story)
 
@@ -205,19 +186,15 @@ def test_of_two_queries_that_wrote_the_same_batch_the_older_commits_nothing(play
 def test_who_is_late_takes_no_batch_back_and_gets_none(play: Callable[..., None]) -> None:
     async def story(feed: Feed, sink: GatedSink) -> None:
         processor = feed.processor
-        await begin(feed)
+        late = await begin(feed)
         await processor.begin_again()
-        to_ts, from_ts = await begin(feed), processor.progress.checkpoint_ts
+        batch = await begin(feed)
         recoveries = sink.did.count("recover")
-        for late in (
-            lambda: processor.shorten(0, Ts(to_ts - 1)),
-            lambda: processor.units(0, from_ts, to_ts),
-            lambda: processor.offer(0, from_ts, PATIENCE_SECONDS),
-        ):
+        for act in (lambda: processor.shorten(late, Ts(late.to_ts - 1)), lambda: processor.units(late)):
             with pytest.raises(SupersededError):
-                await late()
+                await act()
         assert sink.did.count("recover") == recoveries
-        assert processor.progress.in_flight_ts == to_ts
+        assert processor.progress.in_flight == batch.extent
 
     play(story)
 
@@ -225,13 +202,14 @@ def test_who_is_late_takes_no_batch_back_and_gets_none(play: Callable[..., None]
 def test_a_batch_that_was_cut_short_is_committed_in_its_own_generation(play: Callable[..., None]) -> None:
     async def story(feed: Feed, sink: GatedSink) -> None:
         processor = feed.processor
-        to_ts = await begin(feed)
-        generation, units = await processor.shorten(0, to_ts)
-        assert (generation, len(units)) == (1, 1)
+        batch = await begin(feed)
+        shorter, units = await processor.shorten(batch, batch.to_ts)
+        assert shorter is not None
+        assert (shorter.generation, len(units)) == (1, 1)
         with pytest.raises(SupersededError):
-            await processor.commit(0, to_ts, [ROW])
-        await processor.commit(generation, to_ts, [ROW])
-        assert processor.progress.checkpoint_ts >= to_ts
+            await processor.commit(batch, [ROW])
+        await processor.commit(shorter, [ROW])
+        assert processor.progress.checkpoint_ts >= batch.to_ts
 
     play(story)
 
@@ -246,8 +224,8 @@ def test_a_sink_that_is_away_when_a_batch_is_taken_back_is_waited_for(play: Call
             await SYSTEM_CLOCK.sleep(0.01)
         assert processor.sink_trouble == "the sink sleeps. Wake it."
         await taking_back
-        to_ts = await begin(feed)
-        await processor.commit(1, to_ts, [ROW])
+        batch = await begin(feed)
+        await processor.commit(batch, [ROW])
         assert processor.sink_trouble is None
         assert processor.failure is None
 
@@ -260,12 +238,12 @@ def test_what_a_sink_that_is_away_did_not_take_comes_again(play: Callable[..., N
         processor = feed.processor
         sink.refusals = {call: 1}
         with pytest.raises(SinkUnavailableError) as raised:
-            await processor.commit(0, await begin(feed), [ROW])
+            await processor.commit(await begin(feed), [ROW])
         await processor.begin_again(raised.value)
         assert processor.sink_trouble is not None  # until it has taken something
-        to_ts = await begin(feed)
-        await processor.commit(1, to_ts, [ROW])
-        assert processor.progress.checkpoint_ts >= to_ts
+        batch = await begin(feed)
+        await processor.commit(batch, [ROW])
+        assert processor.progress.checkpoint_ts >= batch.to_ts
         assert processor.sink_trouble is None
         assert processor.totals.rows == 1
 
@@ -295,10 +273,10 @@ def test_readers_are_not_told_of_a_batch_whose_state_is_not_saved(
         data_dir = processor._data_dir
         processor._clock = clock = SleepyClock()
         sink.refusals = {"publish": 1}
-        await processor.commit(0, await begin(feed), [ROW])
+        await processor.commit(await begin(feed), [ROW])
         await clock.is_asleep.wait()  # before readers are told once more
         await asyncio.to_thread(insert, session)
-        to_ts = await begin(feed)
+        batch = await begin(feed)
         save, saved = data_dir.save, data_dir.saved
 
         def saving(state: ChangefeedState) -> None:
@@ -311,7 +289,7 @@ def test_readers_are_not_told_of_a_batch_whose_state_is_not_saved(
         monkeypatch.setattr(data_dir, "save", saving)
         del sink.did[:]
         sink.committing.shut()
-        committing = asyncio.create_task(processor.commit(0, to_ts, [ROW]))
+        committing = asyncio.create_task(processor.commit(batch, [ROW]))
         await asyncio.to_thread(sink.committing.reached.wait, PATIENCE_SECONDS)
         clock.woken.set()
         for _ in range(10):  # who was asleep asks the sink now, if at all
@@ -341,7 +319,7 @@ def test_readers_are_not_told_of_a_ddls_rows_whose_state_is_not_saved(
         processor = feed.processor
         processor._clock = clock = SleepyClock()
         sink.refusals = {"publish": 1}
-        await processor.commit(0, await begin(feed), [ROW])
+        await processor.commit(await begin(feed), [ROW])
         await clock.is_asleep.wait()
         save, saved = processor._data_dir.save, asyncio.Event()
 
@@ -374,7 +352,7 @@ def test_a_batch_is_not_taken_back_before_the_state_that_tells_of_a_ddls_rows_is
 
     async def story(feed: Feed, sink: GatedSink) -> None:
         processor = feed.processor
-        await processor.commit(0, await begin(feed), [ROW])
+        await processor.commit(await begin(feed), [ROW])
         save, saved = processor._data_dir.save, asyncio.Event()
 
         def saving(state: ChangefeedState) -> None:
@@ -415,16 +393,16 @@ def test_a_row_that_was_put_aside_stands_there_once_when_its_batch_comes_again_c
         bad = Undecodable("shop.t", 1, b"k", 1, 2, b"", b"", None, "it makes no sense")
         receipt = replace(ROW, aside=(bad,))
         sink.refusals = {"commit": 1}
-        first_ts = await begin(feed)
+        first = await begin(feed)
         with pytest.raises(SinkUnavailableError):
-            await processor.commit(0, first_ts, [receipt])
+            await processor.commit(first, [receipt])
         await processor.begin_again()
         await asyncio.to_thread(insert, session)
-        to_ts = await begin(feed)
-        while to_ts == first_ts:
+        batch = await begin(feed)
+        while batch.to_ts == first.to_ts:
             await processor.begin_again()
-            to_ts = await begin(feed)
-        await processor.commit(processor.generation, to_ts, [receipt])
+            batch = await begin(feed)
+        await processor.commit(batch, [receipt])
         assert list(read_quarantine(processor._data_dir.undecodable)) == [bad]
 
     play(story)

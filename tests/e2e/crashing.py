@@ -7,6 +7,7 @@ from tidemill.capture.changefeed import Changefeed, RunOptions
 from tidemill.capture.metadata import ChangefeedState, DataDir
 from tidemill.errors import TidemillError
 from tidemill.model.ddl import DdlEvent
+from tidemill.model.progress import Checkpoints, Window
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks import Receipt, open_sink
@@ -66,12 +67,12 @@ class DyingSink:
         self._sink = sink
         self._fate = fate
 
-    def recover(self) -> None:
-        self._sink.recover()
+    def recover(self, at: Checkpoints) -> None:
+        self._sink.recover(at)
 
-    def target(self, table: TableInfo, physical_id: int, to_ts: Ts) -> FileTarget:
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> FileTarget:
         self._fate.meet("before its files are named")
-        return self._sink.target(table, physical_id, to_ts)
+        return self._sink.target(table, physical_id, window)
 
     def commit(self, to_ts: Ts, receipts: list[Receipt]) -> dict[str, Any]:
         self._fate.meet("before the sink commits")
@@ -79,6 +80,9 @@ class DyingSink:
 
     def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
         return self._sink.next_barrier(checkpoint_ts)
+
+    def sync(self, checkpoint_ts: Ts) -> dict[str, Any]:
+        return self._sink.sync(checkpoint_ts)
 
     def close(self) -> None:
         self._sink.close()

@@ -13,6 +13,7 @@ from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.changefeed import Changefeed, RunOptions
 from tidemill.capture.running import run_changefeed
 from tidemill.errors import SinkError
+from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
 from tidemill.sinks import Receipt
 from tidemill.sinks.blackhole import BlackholeSink
@@ -32,7 +33,7 @@ class MoodySink(BlackholeSink):
 
     absences = 3
 
-    def recover(self) -> None:
+    def recover(self, at: Checkpoints) -> None:
         self._be_away()
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkUnavailableError
 from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.model.ddl import DdlEvent
+from tidemill.model.progress import Checkpoints, Window
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks import Receipt, open_sink
@@ -48,13 +49,13 @@ class Outage:
 class AwaySink(FileSink):
     outage: Outage
 
-    def recover(self) -> None:
+    def recover(self, at: Checkpoints) -> None:
         self.outage.meet("recover")
-        super().recover()
+        super().recover(at)
 
-    def target(self, table: TableInfo, physical_id: int, to_ts: Ts) -> FileTarget:
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> FileTarget:
         self.outage.meet("target")
-        return super().target(table, physical_id, to_ts)
+        return super().target(table, physical_id, window)
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
         self.outage.meet("commit")

@@ -90,15 +90,14 @@ class MarkedSink(MysqlSink):
         super().__init__(options, state, start_ts=start_ts, zone=zone, rescan=rescan)
         self._history, self._mariadb = history, mariadb
         self._marks = sorted({mark["ts"] for mark in history.marks()})
-        self.compared: dict[int, int] = {}  # by ts: where a batch ends at a mark, commit is called twice
+        self.compared: dict[int, int] = {}  # by ts
 
     def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
         return next((Ts(ts) for ts in self._marks if ts > checkpoint_ts), None)
 
-    def commit(self, to_ts: Ts, receipts: Any) -> dict[str, Any]:
-        state = super().commit(to_ts, receipts)
-        self.compared[to_ts] = mysql_marks.check_mark(self._mariadb, self._history, to_ts)
-        return state
+    def sync(self, checkpoint_ts: Ts) -> dict[str, Any]:
+        self.compared[checkpoint_ts] = mysql_marks.check_mark(self._mariadb, self._history, checkpoint_ts)
+        return super().sync(checkpoint_ts)
 
 
 @pytest.mark.parametrize("name", NAMES)

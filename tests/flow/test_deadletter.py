@@ -1,6 +1,8 @@
 """Rows that cannot be decoded are put aside, each once, and nothing else changes."""
 
 import pickle
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from tidemill.errors import DataDirError
 from tidemill.flow.deadletter import forget_after, mount_or_set_aside, quarantine, read_quarantine
 from tidemill.flow.mounter import mount
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
+from tidemill.model.progress import Checkpoints
 from tidemill.model.receipt import Undecodable
 from tidemill.model.table import ColumnType
 from tidemill.model.ts import Ts
@@ -65,6 +68,11 @@ def test_where_all_is_good_it_is_what_mount_gives() -> None:
     assert aside == []
 
 
+def at(ts: int) -> Callable[[int], Ts]:
+    """Where a batch ends, whichever table it is."""
+    return lambda _: Ts(ts)
+
+
 def entries(*commit_ts: int) -> list[Undecodable]:
     return [
         Undecodable("shop.item", 108, b"k%d" % ts, ts - 1, ts, b"\x80", b"", "qty", "too short") for ts in commit_ts
@@ -73,8 +81,9 @@ def entries(*commit_ts: int) -> list[Undecodable]:
 
 def test_entries_are_lines_of_json_in_commit_order(tmp_path: Path) -> None:
     folder = tmp_path / "aside"
-    path = quarantine(folder, Ts(20), entries(12, 11))
-    assert path == folder / "rows-00000000000000000020.jsonl"
+    quarantine(folder, at(20), entries(12, 11))
+    (path,) = folder.iterdir()
+    assert path.name == "rows-00000000000000000020-108.jsonl"
     assert path.read_text().splitlines()[0] == (
         '{"table":"shop.item","physical_id":108,"key":"6b3131","start_ts":10,"commit_ts":11,"value":"80","old_value":"",'
         '"column":"qty","reason":"too short"}'
@@ -83,32 +92,38 @@ def test_entries_are_lines_of_json_in_commit_order(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_comes_again_replaces_what_it_had_put_aside(tmp_path: Path) -> None:
-    quarantine(tmp_path, Ts(20), entries(11, 12))
-    quarantine(tmp_path, Ts(20), entries(11, 12, 12))
+    quarantine(tmp_path, at(20), entries(11, 12))
+    quarantine(tmp_path, at(20), entries(11, 12, 12))
     assert list(read_quarantine(tmp_path)) == entries(11, 12)
-    assert [path.name for path in tmp_path.iterdir()] == ["rows-00000000000000000020.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows-00000000000000000020-108.jsonl"]
 
 
 def test_a_longer_batch_after_a_crash_leaves_each_row_once(tmp_path: Path) -> None:
-    quarantine(tmp_path, Ts(10), entries(5))
-    quarantine(tmp_path, Ts(20), entries(11))  # the checkpoint did not come to 20
+    quarantine(tmp_path, at(10), entries(5))
+    quarantine(tmp_path, at(20), entries(11))  # the checkpoint did not come to 20
     (tmp_path / ".rows-x.jsonl.1.tmp").write_bytes(b"half")
-    forget_after(tmp_path, Ts(10))
-    quarantine(tmp_path, Ts(30), entries(11, 25))
+    forget_after(tmp_path, Checkpoints(Ts(10)))
+    quarantine(tmp_path, at(30), entries(11, 25))
     assert list(read_quarantine(tmp_path)) == entries(5, 11, 25)
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_batch_without_entries_leaves_no_file(tmp_path: Path) -> None:
-    assert quarantine(tmp_path / "aside", Ts(20), []) is None
+    quarantine(tmp_path / "aside", at(20), [])
     assert not (tmp_path / "aside").exists()
-    forget_after(tmp_path / "aside", Ts(20))
-    quarantine(tmp_path, Ts(20), entries(11))
-    assert quarantine(tmp_path, Ts(20), []) is None
-    assert list(tmp_path.iterdir()) == []
+    forget_after(tmp_path / "aside", Checkpoints(Ts(20)))
+
+
+def test_what_a_table_that_is_behind_has_put_aside_is_its_own(tmp_path: Path) -> None:
+    """Two batches may end at the same ts for most tables."""
+    of_others = [replace(entry, physical_id=109) for entry in entries(3, 4)]
+    quarantine(tmp_path, {108: Ts(20), 109: Ts(10)}.__getitem__, entries(11) + of_others)
+    quarantine(tmp_path, {108: Ts(20), 109: Ts(15)}.__getitem__, [replace(e, physical_id=109) for e in entries(12)])
+    forget_after(tmp_path, Checkpoints(Ts(20), {109: Ts(10)}))
+    assert read_quarantine(tmp_path) == of_others + entries(11)
 
 
 def test_a_folder_that_cannot_be_written_stops_the_changefeed(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DataDirError, match=r"cannot put undecodable rows aside in .*nothing is lost"):
-        quarantine(tmp_path / "file" / "aside", Ts(20), entries(11))
+        quarantine(tmp_path / "file" / "aside", at(20), entries(11))

@@ -16,6 +16,7 @@ from tidemill.flow.mounter import pieces
 from tidemill.flow.pipeline import Part, Pipeline, make_units, mount_in_order
 from tidemill.flow.sorter import Sorter
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
+from tidemill.model.progress import Extent
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType, IndexColumn, IndexInfo, PartitionInfo, TableInfo
 from tidemill.model.ts import Ts
@@ -61,8 +62,8 @@ def written(
     sink, sorter = FileSink(config, None), Sorter(folder / "segments")
     try:
         asyncio.run(fill(sorter))
-        planned: list[Part] = [(info, slices.span_id, slices) for slices in sorter.plan(Ts(0), Ts(100))]
-        units = make_units(planned, lambda table, physical_id: sink.target(table, physical_id, Ts(100)))
+        planned: list[Part] = [(info, slices.span_id, slices) for slices in sorter.plan(Extent(Ts(0), Ts(100)))]
+        units = make_units(planned, lambda table, physical_id: sink.target(table, physical_id, (Ts(0), Ts(100))))
         sink.commit(
             Ts(100),
             [

@@ -12,6 +12,7 @@ from tests.flow.test_pipeline import PLAIN, changes
 from tidemill.flow.pipeline import Pipeline, Unit, make_units
 from tidemill.flow.skew import share_skewed, shares
 from tidemill.flow.sorter import Sorter, read_slices
+from tidemill.model.progress import Extent
 from tidemill.model.table import IndexColumn, IndexInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks import Sharing, Sink, open_sink, read_sink_uri
@@ -73,8 +74,8 @@ def hot_units(folder: Path, uri: str, tasks: int, rows: int = 3_000) -> tuple[Pi
         sorter.advance(ID, Ts(10**6))
 
     asyncio.run(fill())
-    [slices] = sorter.plan(Ts(0), Ts(10**6))
-    [whole] = make_units([(PLAIN, ID, slices)], lambda table, physical_id: sink.target(table, physical_id, Ts(10**6)))
+    [slices] = sorter.plan(Extent(Ts(0), Ts(10**6)))
+    [whole] = make_units([(PLAIN, ID, slices)], lambda table, id: sink.target(table, id, (Ts(0), Ts(10**6))))
     units = share_skewed([whole], tasks, Sharing.ALWAYS.allows, least_bytes=1)
     wants = options.traits
     return Pipeline("UTC", splits_large=wants.splits_large), sink, units, whole
@@ -107,9 +108,9 @@ def test_a_row_that_is_the_whole_batch_has_one_share(tmp_path: Path) -> None:
         sorter.advance(ID, Ts(1000))
 
     asyncio.run(fill())
-    [slices] = sorter.plan(Ts(0), Ts(1000))
+    [slices] = sorter.plan(Extent(Ts(0), Ts(1000)))
     sink = open_sink(read_sink_uri("blackhole://"), None)
-    [whole] = make_units([(PLAIN, ID, slices)], lambda table, physical_id: sink.target(table, physical_id, Ts(1000)))
+    [whole] = make_units([(PLAIN, ID, slices)], lambda table, id: sink.target(table, id, (Ts(0), Ts(1000))))
     [unit] = share_skewed([whole], 4, Sharing.ALWAYS.allows, least_bytes=1)
     assert unit.slices
     assert sum(map(len, read_slices(unit.slices))) == 499

@@ -51,7 +51,7 @@ def data(root: Path) -> dict[str, str]:
 
 def write_batch(sink: FileSink, to_ts: int, *batches: Encoded, table: TableInfo = ITEM, id: int = 108) -> Any:
     """One batch as the changefeed runs it, its state made durable by whoever keeps the result."""
-    receipt = write_files(sink.target(table, id, Ts(to_ts)), iter(batches))
+    receipt = write_files(sink.target(table, id, (Ts(0), Ts(to_ts))), iter(batches))
     state = json.loads(json.dumps(sink.commit(Ts(to_ts), [receipt])))
     sink.publish(Ts(to_ts))
     return state

@@ -12,6 +12,7 @@ import pytest
 
 from tests.flow.encoder.samples import COMMIT_TS, FIRST, ITEM, rows_of
 from tests.sinks.folders import DIGITS, QuickFiles, config_for, data, ddl, messages, write_batch
+from tests.sinks.moments import START, at
 from tidemill.errors import SinkError, SinkUnavailableError, SupersededError
 from tidemill.model.receipt import Receipt
 from tidemill.model.row import RowBatch
@@ -74,7 +75,7 @@ class Files:
         return FileSink(config_for(root, DIGITS + "&file-size=1024"), None, files=files)
 
     def write(self, sink: Any, to_ts: int, numbers: range, files: Callable[[], Stepping]) -> Callable[[], Receipt]:
-        target = sink.target(ITEM, 108, Ts(to_ts))
+        target = sink.target(ITEM, 108, (Ts(0), Ts(to_ts)))
         encoded = messages(*[(COMMIT_TS + n, f"{n:02}" + "x" * 1100 + "\n") for n in numbers])
         return lambda: write_files(target, iter([encoded]), files())
 
@@ -90,7 +91,7 @@ class Parquet:
 
     def write(self, sink: Any, to_ts: int, numbers: range, files: Callable[[], Stepping]) -> Callable[[], Receipt]:
         # A row group is a file here, so that the task has several to publish.
-        target = replace(sink.target(ITEM, 108, Ts(to_ts)), row_group_rows=1, file_size=1)
+        target = replace(sink.target(ITEM, 108, (Ts(0), Ts(to_ts))), row_group_rows=1, file_size=1)
         return lambda: write_rows(target, self._batches(numbers), files())
 
     def _batches(self, numbers: range) -> Iterator[RowBatch]:
@@ -169,7 +170,7 @@ def story(kind: Kind, root: Path, hold_at: int, continue_at: int) -> tuple[Late,
     files = Stepping(root, meanwhile)
     root.mkdir(exist_ok=True)
     sink = kind.open(root, files)
-    sink.recover()
+    sink.recover(START)
 
     def batch(to: int, numbers: range) -> None:
         to_ts = Ts(COMMIT_TS + to)
@@ -182,7 +183,7 @@ def story(kind: Kind, root: Path, hold_at: int, continue_at: int) -> tuple[Late,
     is_held = hold_at != NEVER and late.begin(work)
     if is_held or hold_at == NEVER:
         steps = 0
-        sink.recover()
+        sink.recover(at(COMMIT_TS + 1))
         batch(2, range(2, 3))
         batch(3, range(3, 4))
         batch(5, range(4, 6))
@@ -218,9 +219,9 @@ def test_whenever_a_late_task_goes_on_nothing_of_it_lands(name: str, tmp_path: P
 
 def test_a_task_that_starts_late_does_not_bring_its_generation_back(tmp_path: Path) -> None:
     sink = FileSink(config_for(tmp_path), None)
-    sink.recover()
-    target = sink.target(ITEM, 108, Ts(COMMIT_TS))
-    sink.recover()
+    sink.recover(START)
+    target = sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
+    sink.recover(START)
     for _ in range(2):
         with pytest.raises(SupersededError):
             write_files(target, iter([messages((COMMIT_TS, "late\n"))]))
@@ -242,14 +243,14 @@ def test_a_generation_that_ended_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_disk_that_is_not_mounted_any_more_is_not_taken_for_a_newer_generation(tmp_path: Path) -> None:
     root = tmp_path / "out"
     sink = FileSink(config_for(root), None)
-    sink.recover()
-    target = sink.target(ITEM, 108, Ts(COMMIT_TS))
+    sink.recover(START)
+    target = sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
     root.rename(tmp_path / "away")
     root.mkdir()
     with pytest.raises(SinkError, match="The folder has vanished: bring it back"):
         write_files(target, iter([messages((COMMIT_TS, "a\n"))]))
     with pytest.raises(SinkError, match=r"its file \.owner is gone\. Bring the folder back"):
-        sink.recover()
+        sink.recover(START)
 
 
 def test_what_fills_the_disk_is_removed_again(tmp_path: Path) -> None:
@@ -286,8 +287,8 @@ def parquet_options(root: Path, changefeed: str, cluster_id: int = 7) -> LakeOpt
     [pytest.param(7, "orders-2", id="another changefeed"), pytest.param(8, "orders", id="of another cluster")],
 )
 def test_another_ones_folder_is_refused_by_name(tmp_path: Path, cluster_id: int, changefeed: str) -> None:
-    FileSink(named_config(tmp_path / "files", "orders"), None).recover()
-    ParquetSink(parquet_options(tmp_path / "parquet", "orders"), None, start_ts=Ts(1)).recover()
+    FileSink(named_config(tmp_path / "files", "orders"), None).recover(START)
+    ParquetSink(parquet_options(tmp_path / "parquet", "orders"), None, start_ts=Ts(1)).recover(START)
     says = (
         f"belongs to changefeed 'orders' of cluster 7, and this is changefeed '{changefeed}' of cluster {cluster_id}. "
         r"Give each .*\. To continue that one's folder .* remove .*/\.owner, and use its checkpoint as --start-ts"
@@ -301,22 +302,22 @@ def test_another_ones_folder_is_refused_by_name(tmp_path: Path, cluster_id: int,
 def test_a_folder_within_another_changefeeds_is_left_alone_by_that(tmp_path: Path) -> None:
     """It holds names of the same form, which the other would take for what an unfinished batch has left."""
     inner = FileSink(named_config(tmp_path / "outer/inner/files", "inner"), None)
-    receipt = write_files(inner.target(ITEM, 108, Ts(COMMIT_TS)), iter([messages((COMMIT_TS, "a\n"))]))
+    receipt = write_files(inner.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS))), iter([messages((COMMIT_TS, "a\n"))]))
     inner.commit(Ts(COMMIT_TS), [receipt])  # and no index tells of it yet
     lake = ParquetSink(parquet_options(tmp_path / "outer/inner/parquet", "lake"), None, start_ts=Ts(1))
-    lake.recover()
+    lake.recover(START)
     Parquet().write(lake, COMMIT_TS, range(1), lambda: Stepping(tmp_path / "outer/inner/parquet", lambda _: None))()
     (tmp_path / "outer/inner/files/.metadata.00000000.tmp").write_text("")  # is being written
     before = sorted(p for p in tmp_path.rglob("*") if p.is_file())
     files = FileSink(named_config(tmp_path / "outer", "outer"), None)
-    files.recover()
+    files.recover(START)
     (tmp_path / "outer/.owner").unlink()
-    ParquetSink(parquet_options(tmp_path / "outer", "outer"), None, start_ts=Ts(1)).recover()
+    ParquetSink(parquet_options(tmp_path / "outer", "outer"), None, start_ts=Ts(1)).recover(START)
     assert set(before) <= set(tmp_path.rglob("*"))
 
 
 def test_a_new_changefeed_is_refused_a_folder_within_another_ones(tmp_path: Path) -> None:
-    FileSink(named_config(tmp_path / "outer", "orders"), None).recover()
+    FileSink(named_config(tmp_path / "outer", "orders"), None).recover(START)
     (tmp_path / "link").symlink_to(tmp_path / "outer/a")
     (tmp_path / "outer/a").mkdir()
     says = r"lies within .*/outer, which belongs to changefeed 'orders' of cluster 7.*Choose a folder outside"
@@ -325,20 +326,22 @@ def test_a_new_changefeed_is_refused_a_folder_within_another_ones(tmp_path: Path
             FileSink(named_config(tmp_path / place, "second"), None)
         with pytest.raises(SinkError, match=says):
             ParquetSink(parquet_options(tmp_path / place, "second"), None, start_ts=Ts(1))
-    FileSink(named_config(tmp_path / "outer-2", "second"), None).recover()
+    FileSink(named_config(tmp_path / "outer-2", "second"), None).recover(START)
     (tmp_path / "outer/.owner").rename(tmp_path / "away")
-    FileSink(named_config(tmp_path / "outer/a", "second"), None).recover()
+    FileSink(named_config(tmp_path / "outer/a", "second"), None).recover(START)
     (tmp_path / "away").rename(tmp_path / "outer/.owner")
-    FileSink(named_config(tmp_path / "outer/a", "second"), {"format": 1, "folders": {}}).recover()  # it was there first
+    FileSink(named_config(tmp_path / "outer/a", "second"), {"format": 1, "folders": {}}).recover(
+        START
+    )  # it was there first
 
 
 def test_of_two_changefeeds_that_found_a_folder_empty_the_first_to_begin_has_it(tmp_path: Path) -> None:
     first, second = (FileSink(named_config(tmp_path, name), None) for name in ("orders", "orders-2"))
-    first.recover()
+    first.recover(START)
     with pytest.raises(
         SinkError, match="belongs to changefeed 'orders' of cluster 7, and this is changefeed 'orders-2"
     ):
-        second.recover()
+        second.recover(START)
     first.commit(Ts(10), [])
 
 
@@ -351,27 +354,27 @@ def test_a_state_from_before_what_the_folder_holds_is_refused(tmp_path: Path) ->
     with pytest.raises(SinkError, match=r"holds changes up to .*\(ts 20\).*state .* only up to .*\(ts 10\)"):
         FileSink(named_config(tmp_path, "orders"), old, start_ts=Ts(10), is_resumed=True)
     for checkpoint_ts in (20, 30):  # it is saved before it is told
-        FileSink(named_config(tmp_path, "orders"), new, start_ts=Ts(checkpoint_ts), is_resumed=True).recover()
+        FileSink(named_config(tmp_path, "orders"), new, start_ts=Ts(checkpoint_ts), is_resumed=True).recover(START)
     assert data(tmp_path) == before
 
 
 def test_a_changefeed_finds_its_own_folder_again(tmp_path: Path) -> None:
     for state in (None, {"format": 1, "folders": {}}):
-        FileSink(named_config(tmp_path / "files", "orders"), state).recover()
-        ParquetSink(parquet_options(tmp_path / "parquet", "orders"), None, start_ts=Ts(1)).recover()
+        FileSink(named_config(tmp_path / "files", "orders"), state).recover(START)
+        ParquetSink(parquet_options(tmp_path / "parquet", "orders"), None, start_ts=Ts(1)).recover(START)
 
 
 def test_a_driver_that_was_replaced_commits_nothing_and_recovers_nothing(tmp_path: Path) -> None:
     first = FileSink(named_config(tmp_path, "orders"), None)
-    first.recover()
+    first.recover(START)
     second = FileSink(named_config(tmp_path, "orders"), None)
-    second.recover()
+    second.recover(START)
     second.publish(Ts(10))
     steps = (
         lambda: first.commit(Ts(9), []),
         lambda: first.publish(Ts(9)),
         lambda: first.ddl(ddl(9, ITEM)),
-        first.recover,
+        lambda: first.recover(START),
     )
     for step in steps:
         with pytest.raises(SupersededError, match="another process, writes there now"):
@@ -398,8 +401,8 @@ def test_a_new_changefeed_continues_a_folder_exactly_at_its_checkpoint(
         FileSink(config_for(tmp_path / "files"), None, start_ts=Ts(start_ts))
     with pytest.raises(SinkError, match=says):
         ParquetSink(parquet, None, start_ts=Ts(start_ts))
-    FileSink(config_for(tmp_path / "files"), None, start_ts=Ts(10)).recover()
-    ParquetSink(parquet, None, start_ts=Ts(10)).recover()
+    FileSink(config_for(tmp_path / "files"), None, start_ts=Ts(10)).recover(START)
+    ParquetSink(parquet, None, start_ts=Ts(10)).recover(START)
 
 
 @pytest.mark.parametrize("sink_of", [FileSink, ParquetSink])
@@ -407,14 +410,14 @@ def test_a_changefeed_whose_state_was_lost_starts_where_its_folder_ends(sink_of:
     """Its data-dir still has the id under which the folder knows it. One that has its state may be ahead of it: its
     checkpoint is saved before it is told, and without a row there is no state of the sink."""
     options = named_config(tmp_path, "orders") if sink_of is FileSink else parquet_options(tmp_path, "orders")
-    sink_of(options, None, start_ts=Ts(5)).recover()
+    sink_of(options, None, start_ts=Ts(5)).recover(START)
     again = sink_of(options, None, start_ts=Ts(6))  # it was killed before it had saved anything
-    again.recover()
+    again.recover(START)
     again.publish(Ts(10))
     with pytest.raises(SinkError, match="the changes in between would be missing"):
         sink_of(options, None, start_ts=Ts(12))
-    sink_of(options, None, start_ts=Ts(10)).recover()
-    sink_of(options, None, start_ts=Ts(12), is_resumed=True).recover()
+    sink_of(options, None, start_ts=Ts(10)).recover(START)
+    sink_of(options, None, start_ts=Ts(12), is_resumed=True).recover(START)
 
 
 def test_a_folder_whose_checkpoint_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:

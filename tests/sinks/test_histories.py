@@ -14,6 +14,7 @@ import pytest
 from tests.flow.schema.stores import fed_store
 from tests.histories import History, load
 from tests.sinks.folders import QuickFiles, config_for
+from tests.sinks.moments import START
 from tidemill.flow.dispatcher import split_key_updates
 from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions
 from tidemill.flow.mounter import mount
@@ -38,7 +39,7 @@ def capture(history: History, root: Path, *, is_broken: bool = False) -> list[An
         if is_broken:
             _write_rows(history, sink, from_ts, to_ts)
             sink = FileSink(config, state, files=files)
-            sink.recover()
+            sink.recover(START)
         receipts, rows = _write_rows(history, sink, from_ts, to_ts)
         written += rows
         state = sink.commit(to_ts, receipts)
@@ -66,7 +67,7 @@ def _write_rows(history: History, sink: FileSink, from_ts: int, to_ts: Ts) -> tu
         encoded = encoder.encode(
             split_key_updates(mount(table, followed.physical_id, changes.slice(begin, end - begin)))
         )
-        target = sink.target(table, followed.physical_id, to_ts)
+        target = sink.target(table, followed.physical_id, (Ts(0), to_ts))
         receipts.append(write_files(target, iter([encoded]), QuickFiles(target.root)))
         written += [_told(json.loads(message)) for message in encoded.messages()]
     return receipts, written

@@ -10,6 +10,7 @@ import pytest
 
 from tidemill._pb import cdcpb_pb2
 from tidemill.flow.sorter import Sorter, read_slices
+from tidemill.model.progress import Extent
 from tidemill.model.ts import MAX_TS, Ts
 from tidemill.upstream.feed import wire
 from tidemill.upstream.feed.matcher import Matcher
@@ -82,7 +83,7 @@ def test_a_delivery_above_two_gib_arrives_whole(tmp_path: Path) -> None:
         asyncio.run(pour())
         matched.batches.clear()
         sorter.advance(1, Ts(MAX_TS - 1))
-        (plan,) = sorter.plan(Ts(10), Ts(MAX_TS - 1))
+        (plan,) = sorter.plan(Extent(Ts(10), Ts(MAX_TS - 1)))
         number = 0
         for batch in read_slices(plan):
             number = check(batch, number)

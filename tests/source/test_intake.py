@@ -56,15 +56,13 @@ class Feed:
         taken: list[Change] = []
         async with asyncio.timeout(PATIENCE_SECONDS):
             while self.processor.progress.checkpoint_ts < ts:
-                from_ts = self.processor.progress.checkpoint_ts
-                generation = self.processor.generation
-                to_ts = await self.processor.offer(generation, from_ts, 0.2)
-                if to_ts > from_ts:
-                    for unit in await self.processor.units(generation, from_ts, to_ts):
+                batch = await self.processor.offer(0.2)
+                if batch is not None:
+                    for unit in await self.processor.units(batch):
                         assert unit.slices is not None
                         changes = rows(read_slices(unit.slices))
                         taken += [(c[1], physical_id_of(c[3]), c[3]) for c in changes]
-                    await self.processor.commit(generation, to_ts, [])
+                    await self.processor.commit(batch, [])
         return sorted(taken)
 
 
@@ -215,14 +213,15 @@ async def with_a_batch_at_hand(
         processor, now_ts = feed.processor, put(upstream, 7)
         put(upstream, 8)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while (to_ts := await processor.offer(0, processor.progress.checkpoint_ts, 0.2)) < now_ts:
-                assert processor.progress.in_flight_ts is None
-            await processor.units(0, processor.progress.checkpoint_ts, to_ts)
+            while (batch := await processor.offer(0.2)) is None:
+                pass
+            assert batch.to_ts >= now_ts
+            await processor.units(batch)
             *_, key, value = done(0, 50, table_id=8)
             done_ts = upstream.commit([Mutation(Op.PUT, key, value)])[1]
             while processor.progress.schema_ts < done_ts:
                 await SYSTEM_CLOCK.sleep(0.01)
-        await processor.commit(0, to_ts, [])
+        await processor.commit(batch, [])
         yield feed
 
 
@@ -253,7 +252,7 @@ def test_a_table_that_is_renamed_into_the_rules_while_a_batch_is_at_hand_is_refu
         rename = partial(job, kind=ActionType.RENAME_TABLE, schema_id=SHOP, args=args, after=table(8, "v"))
         async with with_a_batch_at_hand(upstream, tmp_path, rename) as feed, asyncio.timeout(PATIENCE_SECONDS):
             while feed.processor.failure is None:
-                await feed.processor.offer(0, feed.processor.progress.checkpoint_ts, 0.2)
+                await feed.processor.offer(0.2)
             assert "shop.u was outside filter.rules and has become shop.v" in str(feed.processor.failure)
 
     asyncio.run(scenario())

@@ -10,6 +10,7 @@ import pytest
 
 from tests.histories import FOLDER, load
 from tests.sinks.lake.replay import Replay
+from tests.sinks.moments import START
 from tests.verify.conftest import run
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.errors import UsageError
@@ -68,14 +69,14 @@ def write_tree(place: Path | str, parameters: str) -> FileSide:
     history, config = load("types"), read_sink_uri(f"{uri}?{parameters}&date-separator=none")
     assert isinstance(config, SinkConfig)
     sink = FileSink(config, None, storage=config.storage)
-    sink.recover()
+    sink.recover(START)
     from_ts = history.bootstrap_ts
     for to_ts in barriers(history):
         receipts = []
         for rows in map(split_key_updates, units(history, from_ts, to_ts)):
             is_csv = parameters.startswith("protocol=csv")
             encoder: Any = CsvEncoder(config.csv) if is_csv else CanalJsonEncoder(config.canal_json, 0)
-            target = sink.target(rows.table, rows.physical_id, Ts(to_ts))
+            target = sink.target(rows.table, rows.physical_id, (Ts(0), Ts(to_ts)))
             receipts.append(write_files(target, iter([encoder.encode(rows)])))
         sink.commit(Ts(to_ts), receipts)
         sink.publish(Ts(to_ts))

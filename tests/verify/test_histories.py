@@ -10,6 +10,7 @@ import pytest
 from tests.histories import FOLDER, load
 from tests.mariadb import MariaDb
 from tests.sinks.lake.replay import Replay
+from tests.sinks.moments import START
 from tests.sinks.mysql.marks import clear
 from tests.sinks.mysql.replay import replay, rescan_of
 from tests.verify.conftest import run
@@ -56,7 +57,7 @@ def test_a_database_is_equal_at_every_mark(loaded: Any, mariadb: MariaDb) -> Non
     clear(mariadb, history)
     options = parse_mysql_uri(mariadb.uri())
     sink = MysqlSink(options, None, rescan=rescan_of(history))
-    sink.recover()
+    sink.recover(START)
     try:
         replay(history, sink, lambda ts: _assert_none(differing(loaded, MysqlSide(MysqlDownstream(options)), ts)))
     finally:

@@ -14,6 +14,7 @@ from tests.histories import FOLDER, load
 from tests.mariadb import MariaDb
 from tests.sinks.files.storage.buckets import bucket
 from tests.sinks.lake.replay import Replay
+from tests.sinks.moments import START
 from tests.sinks.mysql.replay import replay
 from tests.verify.conftest import run
 from tests.verify.test_files_and_lakes import write_tree
@@ -113,7 +114,7 @@ def test_in_a_lake(changed: Any, tmp_path: Path, kind: str) -> None:
 def test_in_a_database(changed: Any, mariadb: MariaDb) -> None:
     options = parse_mysql_uri(mariadb.uri())
     sink = MysqlSink(options, None)
-    sink.recover()
+    sink.recover(START)
     try:
         replay(load("types"), sink, lambda ts: None)
         assert_found(compare(changed, MysqlSide(MysqlDownstream(options))), "mysql")

@@ -313,7 +313,7 @@ class Changefeed:
         """Begin no new batch and wait for the one at hand, unless the sink is away."""
         self._on_loop(self.processor.stop())
         patience = Patience(self._sink_options, seconds)
-        while self._driver is not None and self.processor.progress.in_flight_ts is not None:
+        while self._driver is not None and self.processor.progress.in_flight is not None:
             if self._driver.is_waiting_for_sink or self.processor.sink_trouble is not None or patience.is_over():
                 return
             self._wait(_POLL_SECONDS)
@@ -345,9 +345,9 @@ class Changefeed:
         pd = self._pd = PdClient(options.pd, security=self._security)
         await pd.connect()
         state = await self._resume(pd)
-        if options.target_ts is not None and options.target_ts < state.checkpoint_ts:
+        if options.target_ts is not None and options.target_ts < state.at.base_ts:
             raise UsageError(
-                f"target-ts {show(options.target_ts)} lies before {show(state.checkpoint_ts)}, where this changefeed "
+                f"target-ts {show(options.target_ts)} lies before {show(state.at.base_ts)}, where this changefeed "
                 "stands. Choose a later --target-ts."
             )
         hold = await self._hold_gc(pd, state)
@@ -370,12 +370,12 @@ class Changefeed:
                 rescan=self._rescan,
                 written_ts=written_ts,
             )
-            await asyncio.to_thread(sink.recover)
+            await asyncio.to_thread(sink.recover, state.at)
             return sink
 
         # A new changefeed whose sink does not answer is rather told so: the URI may be wrong.
         sink = await (wait_out(opened, _say_that_the_sink_is_away) if self._is_begun else opened())
-        forget_after(self._data_dir.undecodable, state.checkpoint_ts)
+        forget_after(self._data_dir.undecodable, state.at)
         self._data_dir.save(state)
         self._is_begun = True
         hold.ttl_seconds = options.gc_ttl_seconds
@@ -587,7 +587,7 @@ async def _load_schema(pd: PdClient, state: ChangefeedState) -> SchemaStore:
     versions = {int(table): Ts(ts) for table, ts in state.table_versions.items()}
     reader = SnapshotReader(pd, RegionCache(pd))
     try:
-        return await load_schema(reader, state.ddl_ts, state.start_ts, versions)
+        return await load_schema(reader, state.schema_ts, state.start_ts, versions)
     finally:
         await reader.close()
 

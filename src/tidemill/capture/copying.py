@@ -149,7 +149,7 @@ class InitialCopy:
             return True
         try:
             if self._failures:
-                self._sink.recover()
+                self._sink.recover(self.state.at)
             units = self.take()
             if not units:
                 self.finish()
@@ -208,7 +208,7 @@ class InitialCopy:
         if not rows:
             return
         folder, ts = self._data_dir.undecodable, self.state.start_ts
-        quarantine(folder, ts, [*(read_quarantine(folder) if folder.is_dir() else ()), *rows])
+        quarantine(folder, lambda _: ts, [*read_quarantine(folder), *rows])
         log.warning("rows that cannot be decoded were put aside", rows=len(rows), folder=str(folder))
 
     def finish(self) -> ChangefeedState:
@@ -220,7 +220,8 @@ class InitialCopy:
         return self.state
 
     def _unit(self, table: _Table, parts: Sequence[ScanPart]) -> Unit:
-        target = self._sink.target(self._selector.table(table.info), table.physical_id, self.state.start_ts)
+        ts = self.state.start_ts
+        target = self._sink.target(self._selector.table(table.info), table.physical_id, (ts, ts))
         return Unit(table.info, table.physical_id, None, target, parts=tuple(parts))
 
     def _event(self, seq: int, kind: ActionType, query: str, schema: str, info: TableInfo | None) -> DdlEvent:

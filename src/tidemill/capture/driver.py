@@ -10,7 +10,7 @@ Runs on the processor's loop, as a task that waits for what may be done next; no
 import asyncio
 from typing import TYPE_CHECKING
 
-from tidemill.capture.processor import Processor
+from tidemill.capture.processor import Batch, Processor
 from tidemill.control.retries import gives_up
 from tidemill.errors import EngineError, RowUndecodableError, SinkError
 from tidemill.flow.pipeline import Pipeline, Unit
@@ -44,19 +44,18 @@ class BatchDriver:
         if self._available_now:
             await self._processor.available_now()
         while not self._processor.progress.is_finished:
-            generation, from_ts = self._processor.generation, self._processor.progress.checkpoint_ts
-            to_ts = await self._processor.offer(generation, from_ts, _OFFER_WAIT_SECONDS)
-            if to_ts > from_ts:
-                await self._take(generation, from_ts, to_ts)
+            batch = await self._processor.offer(_OFFER_WAIT_SECONDS)
+            if batch is not None:
+                await self._take(batch)
 
-    async def _take(self, generation: int, from_ts: Ts, to_ts: Ts) -> None:
+    async def _take(self, batch: Batch) -> None:
         try:
-            units = await self._processor.units(generation, from_ts, to_ts)
-            work = self._engine.submit(self._pipeline, units, f"changes up to {show(to_ts)}")
+            units = await self._processor.units(batch)
+            work = self._engine.submit(self._pipeline, units, f"changes up to {show(batch.to_ts)}")
             receipts = await asyncio.wrap_future(work)
-            await self._processor.commit(generation, to_ts, receipts)
+            await self._processor.commit(batch, receipts)
         except RowUndecodableError as error:
-            await self._salvage(generation, error)
+            await self._salvage(batch, error)
         except SinkError as error:
             if not error.retryable:
                 raise
@@ -78,19 +77,20 @@ class BatchDriver:
         finally:
             self.is_waiting_for_sink = False
 
-    async def _salvage(self, generation: int, error: RowUndecodableError) -> None:
+    async def _salvage(self, batch: Batch, error: RowUndecodableError) -> None:
         """A row cannot be decoded: deliver what was committed before it, then raise. The work is done here rather than
         by Spark, whose batch has failed."""
         while True:
-            to_ts = Ts((error.commit_ts or 0) - 1)
-            generation, units = await self._processor.shorten(generation, to_ts)
+            shorter, units = await self._processor.shorten(batch, Ts((error.commit_ts or 0) - 1))
+            if shorter is None:
+                raise error
+            batch = shorter
             try:
                 receipts = await asyncio.to_thread(self._process, units)
             except RowUndecodableError as earlier:
                 error = earlier
                 continue
-            if units:
-                await self._processor.commit(generation, to_ts, receipts)
+            await self._processor.commit(batch, receipts)
             raise error
 
     def _process(self, units: list[Unit]) -> list[Receipt]:

@@ -14,7 +14,7 @@ The folder holds copies of rows, so it is its owner's alone: 0700, and every fil
 
 import fcntl
 import secrets
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,6 +23,7 @@ import orjson
 
 from tidemill.errors import DataDirError
 from tidemill.log import get_logger
+from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
 from tidemill.private import is_open_to_others, make_private, open_private, replace_private
 
@@ -43,6 +44,18 @@ class ChangefeedState:
     sink_state: dict[str, Any] | None
     copied: dict[str, str] | None = None  # while the initial copy goes on: how far it is, by physical id
     changefeed_id: str = ""  # under which PD and downstreams know it; empty: written before there were ids
+    base_ts: Ts | None = None  # where most tables are; None: at the checkpoint
+    behind: dict[str, Ts] = field(default_factory=dict)  # and where others are, by physical id
+
+    @property
+    def at(self) -> Checkpoints:
+        base_ts = self.checkpoint_ts if self.base_ts is None else self.base_ts
+        return Checkpoints(base_ts, {int(physical_id): ts for physical_id, ts in self.behind.items()})
+
+    @property
+    def schema_ts(self) -> Ts:
+        """From where on the schema is needed again: by rows that are still to come, and by DDLs."""
+        return min(self.ddl_ts, self.at.lowest_ts)
 
 
 def new_changefeed_id() -> str:
@@ -171,7 +184,7 @@ _REMEDY = "Restore it from a copy, or start anew with another --data-dir and a -
 
 def _checked(document: dict[str, Any]) -> ChangefeedState:
     """A state that someone has edited by hand must not be found out in the middle of a batch."""
-    for name in (field.name for field in fields(ChangefeedState)):
+    for name in (each.name for each in fields(ChangefeedState)):
         value = document.get(name)
         match name:
             case "sink":
@@ -179,7 +192,11 @@ def _checked(document: dict[str, Any]) -> ChangefeedState:
             case "changefeed_id":
                 is_right = value is None or isinstance(value, str)
             case "table_versions":
-                is_right = isinstance(value, dict) and all(isinstance(ts, int) for ts in value.values())
+                is_right = _is_of_ts(value)
+            case "behind":
+                is_right = value is None or _is_of_ts(value)
+            case "base_ts":
+                is_right = value is None or (isinstance(value, int) and value >= document["checkpoint_ts"])
             case "sink_state" | "copied":
                 is_right = value is None or isinstance(value, dict)
             case _:
@@ -187,3 +204,7 @@ def _checked(document: dict[str, Any]) -> ChangefeedState:
         if not is_right:
             raise ValueError(f"{name} is missing or is not what it should be")
     return ChangefeedState(**document)
+
+
+def _is_of_ts(value: Any) -> bool:
+    return isinstance(value, dict) and all(key.isdigit() and isinstance(ts, int) for key, ts in value.items())

@@ -1,8 +1,10 @@
 """The processor: what a capture runs for one changefeed, from the upstream's regions to a durable checkpoint.
 
-    puller ──► sorter (segments)            Spark asks:  offer(from) ─► to        the next batch's end
-       └─────► schema store (DDL jobs)                   units(from, to)          what to read, how to decode it
-                                                         commit(to, receipts)     it is durable: move the checkpoint
+    puller ──► sorter (segments)            the driver asks:  offer ─► batch            what the next one takes
+       └─────► schema store (DDL jobs)                        units(batch)              what to read, how to decode it
+                                                              commit(batch, receipts)   it is durable: move on
+
+A DDL waits for the rows of the tables that it touches, and those for the DDL; batches of the others go on beside it.
 
 Everything here runs on one asyncio loop, so its state needs no locks; so does the ``driver`` that takes batches from
 here to Spark and back. What to do next is decided by ``control.progress``;
@@ -26,15 +28,19 @@ from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.control.pace import Amount, Bounds, next_limit
 from tidemill.control.progress import (
     Advance,
+    Barriers,
     Finish,
     Offer,
+    Pending,
     Progress,
-    RunDdl,
     Sync,
     Wait,
+    began,
+    can_run_ddl,
     ddl_done,
     decide,
-    moved_to,
+    learned,
+    moved,
     sync_done,
 )
 from tidemill.control.retries import pause_seconds
@@ -50,6 +56,7 @@ from tidemill.log import get_logger
 from tidemill.model.change import RAW_CHANGE_SCHEMA
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ddl import DdlEvent
+from tidemill.model.progress import Extent
 from tidemill.model.ts import Ts, lag_seconds, show
 from tidemill.sinks import Receipt, Sharing, Sink
 from tidemill.source.intake import FEW_READINGS, Intake
@@ -79,13 +86,26 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """What may be taken next. ``number`` tells it from others of the same extent: those that were taken back."""
+
+    number: int
+    generation: int
+    extent: Extent
+
+    @property
+    def to_ts(self) -> Ts:
+        return self.extent.to_ts
+
+
+@dataclass(frozen=True, slots=True)
 class BatchTrace:
     """When a batch passed each point, by the monotonic clock: where the time from commit to durable goes."""
 
     to_ts: Ts
     ready_at: float  # it could have begun: the upstream had resolved changes, and the batch before was done
-    offered_at: float  # Spark had asked for it
-    planned_at: float  # Spark had asked what it consists of
+    offered_at: float  # the driver had asked for it
+    planned_at: float  # and what it consists of
     written_at: float  # the pipeline had run, its receipts were back
     durable_at: float  # the state was saved
     pipeline_seconds: float  # that the tasks of the batch, taken together, worked on their units
@@ -145,6 +165,7 @@ class Processor:
         self._batch_planned = -1e9
         self._batch_limit = self._admission.bounds.most
         self._batch_taken = Amount(0, 0)
+        self._batches = 0  # that were offered
         self.generation = 0  # ends when a batch is lost or cut short; who asks or reports names theirs
         self._ending = asyncio.Lock()  # of a batch: by its commit, or because it is taken back
         self._attempts = 0  # to write a batch that the sink was away for, since the last that was committed
@@ -153,7 +174,7 @@ class Processor:
         self._idle_saved = clock.monotonic()
         self._intake: Intake
         self._sink_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sink")
-        self._busy: asyncio.Task[None] | None = None
+        self._busy: asyncio.Task[None] | None = None  # with a DDL or a sync point
         self._committing: asyncio.Future[None] | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._saving = asyncio.Lock()  # from what the sink takes to the state that tells of it; no reader hears of it
@@ -164,10 +185,10 @@ class Processor:
         self.sink_trouble: str | None = None  # why the sink is waited for; None: it is not, as far as is known
         self.totals = Totals()
         self.progress = Progress(
-            checkpoint_ts=state.checkpoint_ts,
+            at=state.at,
             ddl_ts=state.ddl_ts,
-            frontier_ts=state.checkpoint_ts,
-            schema_ts=state.ddl_ts,
+            frontier_ts=state.at.lowest_ts,
+            schema_ts=state.schema_ts,
             sync_ts=sink.next_barrier(state.checkpoint_ts),
             target_ts=target_ts,
         )
@@ -179,14 +200,15 @@ class Processor:
     @property
     def batch_seconds(self) -> float | None:
         """How long the batch at hand has been under way; None: there is none."""
-        is_under_way = self.progress.in_flight_ts is not None
+        is_under_way = self.progress.in_flight is not None
         return self._clock.monotonic() - self._batch_started if is_under_way else None
 
     @property
     def is_done(self) -> bool:
         """Everything up to the target is durable, and readers of the sink have been told."""
         now = self.progress
-        return now.is_finished and now.in_flight_ts is None and not now.is_sink_busy and self._publishing is None
+        is_idle = now.in_flight is None and not now.is_ddl_running and not now.is_syncing
+        return now.is_finished and is_idle and self._publishing is None
 
     # What the puller calls.
 
@@ -201,7 +223,7 @@ class Processor:
         )  # fmt: skip
         # One below: the schema store wants to see again what was done exactly at its ts.
         puller.subscribe(_DDL_SPAN, record_span(JOB_TABLE_ID), Ts(self.progress.schema_ts - 1))
-        self._intake.follow(self.progress.checkpoint_ts)
+        self._intake.follow(self.progress.at)
         self._turn()
 
     async def receive(self, subscription: int, changes: pa.RecordBatch) -> None:
@@ -219,66 +241,61 @@ class Processor:
 
     # What Spark's side calls.
 
-    async def offer(self, generation: int, from_ts: Ts, wait_seconds: float) -> Ts:
-        """The end of the next batch: above ``from_ts`` once there are changes to take, else ``from_ts`` itself
-        after ``wait_seconds``. Changes above the checkpoint only; what lies below is durable."""
-        self._check_current(generation)
+    async def offer(self, wait_seconds: float) -> Batch | None:
+        """The next batch, once there are changes to take; None after ``wait_seconds``, or at the end. Changes above
+        the checkpoints only; what lies below is durable."""
         deadline = self._clock.monotonic() + wait_seconds
-        while generation == self.generation:
+        while True:
             self._changed.clear()
             now = self._clock.monotonic()
             decision = decide(self.progress, self._has_changes)
             due = self._batch_started + self._admission.flush_interval_seconds
             match decision:
                 case Offer(limit):
-                    to_ts = self._next_to(limit)
-                    if now >= due or to_ts < limit or self.progress.is_barred:  # it would not grow by waiting
-                        self._begin(to_ts)
-                        return to_ts
+                    extent = self._next(limit)
+                    is_cut = extent.to_ts < limit
+                    if now >= due or is_cut or self.progress.is_barred:  # it would not grow by waiting
+                        return self._begin(extent)
                 case Finish():
                     await self._clock.sleep(min(wait_seconds, 0.05))
-                    return from_ts
+                    return None
                 case Wait():
                     due = deadline
                 case _:
                     self._turn()
                     continue
             if now >= deadline:
-                return from_ts
+                return None
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), max(0.0, min(deadline, due) - now))
-        return from_ts  # whoever asked is gone; a batch that began for it would never be taken
 
-    def _next_to(self, limit_ts: Ts) -> Ts:
-        checkpoint_ts, swap_ts = self.progress.checkpoint_ts, self._schema.next_swap_ts(self.progress.checkpoint_ts)
-        while swap_ts is not None and swap_ts < limit_ts:
-            if self._intake.has_changes(checkpoint_ts, swap_ts):
-                limit_ts = swap_ts
-            swap_ts = self._schema.next_swap_ts(swap_ts)
-        return self._intake.next_to(checkpoint_ts, limit_ts, self._batch_limit.rows, self._batch_limit.bytes)
+    def _next(self, limit_ts: Ts) -> Extent:
+        """What the next batch takes: about as much as it may, and as much again of tables that are catching up."""
+        most = self._batch_limit
+        whole = self.progress.extent(limit_ts)
+        catch_up_ts = self._intake.catch_up_ts(whole, most.rows, most.bytes)
+        to_ts = self._intake.next_to(whole, most.rows, most.bytes)
+        return self.progress.extent(to_ts, catch_up_ts)
 
-    async def units(self, generation: int, from_ts: Ts, to_ts: Ts) -> list[Unit]:
-        """What the batch (from_ts, to_ts] that was offered consists of. Asked twice, it answers the same."""
-        self._check_at_hand(generation, to_ts)
-        units = await self._units(to_ts)
-        self._check_at_hand(generation, to_ts)  # they have targets of the sink's generation, which has ended as well
+    async def units(self, batch: Batch) -> list[Unit]:
+        """What a batch that was offered consists of. Asked twice, it answers the same."""
+        self._check_at_hand(batch)
+        units = await self._units(batch.extent)
+        self._check_at_hand(batch)  # they have targets of the sink's generation, which has ended as well
         return units
 
-    async def shorten(self, generation: int, to_ts: Ts) -> tuple[int, list[Unit]]:
-        """The batch at hand cannot be taken beyond ``to_ts``. Begins a generation, and gives it and the units up to
-        there, to be committed in place of the batch; none if nothing of it is left. What was written of it downstream
-        is gone when this returns."""
+    async def shorten(self, batch: Batch, to_ts: Ts) -> tuple[Batch | None, list[Unit]]:
+        """The batch at hand cannot be taken beyond ``to_ts``. Begins a generation, and gives a batch and its units up
+        to there, to be committed in place of the other; none if nothing of it is left. What was written of it
+        downstream is gone when this returns."""
         async with self._ending:
-            self._check_current(generation)
-            generation = self._end_generation()
+            self._check_current(batch.generation)
+            self._end_generation()
             await self._take_back()
-            self.progress = replace(self.progress, in_flight_ts=None)
-            if to_ts <= self.progress.checkpoint_ts:
-                return generation, []
-            units = await self._units(to_ts)
-            if units:
-                self._begin(to_ts)
-            return generation, units
+            self.progress = replace(self.progress, in_flight=None)
+            shorter = batch.extent.up_to(to_ts)
+            units = await self._units(shorter) if not shorter.is_empty else []
+            return (self._begin(shorter), units) if units else (None, [])
 
     async def begin_again(self, trouble: SinkError | None = None) -> None:
         """Spark has lost the batch at hand, or the sink could not take it: ``trouble`` says why, if it passes. What was
@@ -291,7 +308,7 @@ class Processor:
                 self._attempts += 1
                 await self._clock.sleep(pause_seconds(self._attempts))
             await self._wait_out(self._take_back)
-            self.progress = replace(self.progress, in_flight_ts=None)
+            self.progress = replace(self.progress, in_flight=None)
         self._turn()
 
     async def _take_back(self) -> None:
@@ -300,8 +317,8 @@ class Processor:
         async with self._saving:
             if self._unsaved is not None:
                 raise self._unsaved
-            await self._in_sink(self._sink.recover)
-            forget_after(self._data_dir.undecodable, self.progress.checkpoint_ts)
+            await self._in_sink(self._sink.recover, self.progress.at)
+            forget_after(self._data_dir.undecodable, self.progress.at)
 
     def _end_generation(self) -> int:
         """Before anything is taken back. Until it has been, the batch stands in the way of all others."""
@@ -312,62 +329,62 @@ class Processor:
     def _check_current(self, generation: int) -> None:
         if generation != self.generation:
             raise SupersededError(
-                f"a query of generation {generation} is too late: Spark was started again since, in generation "
-                f"{self.generation}, and takes its batch again. Nothing is lost."
+                f"a batch of generation {generation} is too late: it was taken back since, in generation "
+                f"{self.generation}, and comes again. Nothing is lost."
             )
 
-    def _check_at_hand(self, generation: int, to_ts: Ts) -> None:
-        self._check_current(generation)
-        if to_ts != self.progress.in_flight_ts:
-            at_hand = self.progress.in_flight_ts
-            raise InvariantError(
-                f"a batch up to {show(to_ts)} was not offered; "
-                f"{'none is at hand' if at_hand is None else f'the one at hand ends at {show(at_hand)}'}. Report it."
-            )
+    def _check_at_hand(self, batch: Batch) -> None:
+        self._check_current(batch.generation)
+        if batch.extent is not self.progress.in_flight or batch.number != self._batches:
+            raise InvariantError(f"a batch up to {show(batch.to_ts)} is not the one at hand. Report it.")
 
-    async def _units(self, to_ts: Ts) -> list[Unit]:
+    async def _units(self, extent: Extent) -> list[Unit]:
         parts: list[Part] = []
-        for physical_id, slices in self._intake.plan(self.progress.checkpoint_ts, to_ts):
+        for physical_id, slices in self._intake.plan(extent):
+            to_ts = extent.of(physical_id)[1]
             table = self._schema.table(physical_id, to_ts)
             if table is None:
                 raise InvariantError(f"changes of table id {physical_id} up to {to_ts}, but no schema for them")
             if self._tables.captures(table):
                 parts.append((table, physical_id, slices))
-        units = await self._in_sink(self._make_units, parts, to_ts)
+        units = await self._in_sink(self._make_units, parts, extent)
         self._batch_planned = self._clock.monotonic()
         taken = [slices for _, _, slices in parts]
         self._batch_taken = Amount(sum(each.rows for each in taken), sum(each.bytes for each in taken))
         return units
 
-    def _make_units(self, parts: Sequence[Part], to_ts: Ts) -> list[Unit]:
+    def _make_units(self, parts: Sequence[Part], extent: Extent) -> list[Unit]:
         """In the sink's thread: targets may take their time, and so may picking keys."""
         units = make_units(
             parts,
-            lambda table, physical_id: self._sink.target(self._selector.table(table), physical_id, to_ts),
+            lambda table, physical_id: self._sink.target(
+                self._selector.table(table), physical_id, extent.of(physical_id)
+            ),
             joins_partitions=self._joins_partitions,
         )
         return share_skewed(units, self._admission.tasks, self._admission.sharing.allows, self._admission.least_shared)
 
-    async def commit(self, generation: int, to_ts: Ts, receipts: Sequence[Receipt]) -> None:
-        """The batch up to ``to_ts`` is durable downstream: that is where the checkpoint moves. Raises SupersededError,
-        and changes nothing, where it has been taken back meanwhile."""
-        self._check_current(generation)  # at once: it may be a while until what has been taken back is gone
+    async def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        """The batch is durable downstream: the checkpoints move to its end. Raises SupersededError, and changes
+        nothing, where it has been taken back meanwhile."""
+        self._check_current(batch.generation)  # at once: it may be a while until what has been taken back is gone
         # Whoever waits for it may be cancelled; between what the sink takes and the state that tells of it nobody is.
-        self._committing = asyncio.ensure_future(self._committed(generation, to_ts, receipts))
+        self._committing = asyncio.ensure_future(self._committed(batch, receipts))
         await asyncio.shield(self._committing)
 
-    async def _committed(self, generation: int, to_ts: Ts, receipts: Sequence[Receipt]) -> None:
+    async def _committed(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         async with self._ending, self._saving:
-            self._check_at_hand(generation, to_ts)
-            await self._commit(to_ts, receipts)
+            self._check_at_hand(batch)
+            await self._commit(batch.extent, receipts)
         self._turn()
 
-    async def _commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> None:
+    async def _commit(self, extent: Extent, receipts: Sequence[Receipt]) -> None:
         written_at = self._clock.monotonic()
-        quarantine(self._data_dir.undecodable, to_ts, (row for receipt in receipts for row in receipt.aside))
-        sink_state = await self._in_sink(self._sink.commit, to_ts, receipts)
+        aside = [row for receipt in receipts for row in receipt.aside]
+        quarantine(self._data_dir.undecodable, lambda table: extent.of(table)[1], aside)
+        sink_state = await self._in_sink(self._sink.commit, extent.to_ts, receipts)
         self.totals.count(receipts)
-        self.progress = moved_to(self.progress, to_ts)
+        self.progress = moved(self.progress, extent)
         self.sink_trouble, self._attempts = None, 0
         rows = sum(receipt.rows for receipt in receipts)
         self._save(rows=self._state.rows + rows, sink_state=sink_state)
@@ -379,7 +396,7 @@ class Processor:
         first_ts = min((receipt.first_ts for receipt in receipts if receipt.first_ts), default=None)
         if first_ts is not None:
             self.latencies.append(lag_seconds(Ts(first_ts), self._clock.now()))
-        self._trace(to_ts, written_at, durable_at, worked)
+        self._trace(extent.to_ts, written_at, durable_at, worked)
 
     def _trace(self, to_ts: Ts, written_at: float, durable_at: float, pipeline_seconds: float) -> None:
         ready_at = self._batch_started if self._batch_ready is None else self._batch_ready
@@ -405,17 +422,17 @@ class Processor:
     def _turn(self) -> None:
         """Do whatever needs no batch: move over empty stretches, run DDLs, notice the frontier."""
         while True:
-            frontier_ts = self._intake.frontier_ts(self.progress.checkpoint_ts)
-            self.progress = replace(self.progress, frontier_ts=frontier_ts)
+            self._look()
+            if can_run_ddl(self.progress):
+                self.progress = replace(self.progress, is_ddl_running=True)
+                self._keep_busy(self._run_ddl)
             match decide(self.progress, self._has_changes):
-                case Advance(to_ts):
-                    self.progress = moved_to(self.progress, to_ts)
+                case Advance(extent):
+                    self.progress = moved(self.progress, extent)
                     self._save_idle()
-                case RunDdl(at_ts):
-                    self._keep_sink_busy(partial(self._run_ddl, at_ts))
-                    break
                 case Sync(_):
-                    self._keep_sink_busy(self._sync)
+                    self.progress = replace(self.progress, is_syncing=True)
+                    self._keep_busy(self._sync)
                     break
                 case Offer(_):
                     if self._batch_ready is None:
@@ -423,44 +440,52 @@ class Processor:
                     break
                 case _:
                     break
-        self._intake.allow(self.progress.limit_ts, is_busy=self.progress.is_sink_busy)
+        is_busy = self.progress.is_ddl_running or self.progress.is_syncing
+        self._intake.allow(self.progress.extent(self.progress.limit_ts), is_busy=is_busy)
         self._changed.set()
 
-    def _has_changes(self) -> bool:
-        return self._intake.has_changes(self.progress.checkpoint_ts, self.progress.limit_ts)
+    def _look(self) -> None:
+        frontier_ts, waiting = self._intake.frontier_ts, self._intake.waiting(self.progress.at)
+        self.progress = replace(self.progress, frontier_ts=frontier_ts, waiting=waiting)
 
-    def _begin(self, to_ts: Ts) -> None:
+    def _has_changes(self, extent: Extent) -> bool:
+        return self._intake.has_changes(extent)
+
+    def _begin(self, extent: Extent) -> Batch:
         self._batch_started = self._clock.monotonic()
-        self.progress = replace(self.progress, in_flight_ts=to_ts)
+        self._batches += 1
+        self.progress = began(self.progress, extent)
+        return Batch(self._batches, self.generation, extent)
 
-    def _keep_sink_busy(self, work: Work) -> None:
-        self.progress = replace(self.progress, is_sink_busy=True)
+    def _keep_busy(self, work: Work) -> None:
         self._busy = asyncio.create_task(self._beside(work))
 
     async def _sync(self) -> None:
-        """Nothing lies between the last batch and the checkpoint, but the sink is to hear of this very ts."""
+        """Everything is at this very ts, and the sink is to hear of it."""
         async with self._saving:
-            sink_state = await self._in_sink(self._sink.commit, self.progress.checkpoint_ts, ())
-            self.progress = sync_done(self.progress, self._sink.next_barrier(self.progress.checkpoint_ts))
+            sink_state = await self._in_sink(self._sink.sync, self.progress.at.base_ts)
+            self.progress = sync_done(self.progress, self._sink.next_barrier(self.progress.at.base_ts))
             self._save(sink_state=sink_state)
         self._turn()
 
-    async def _run_ddl(self, at_ts: Ts) -> None:
-        while self._ddls and self._ddls[0].finished_ts <= at_ts:
-            for event in self._ddls[0].events:
-                if not self._ddl_filter.keeps(event):
-                    log.info("leaving DDL out", ts=event.finished_ts, schema=event.schema, query=event.query)
-                    continue
-                log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
-                async with self._saving:
-                    sink_state = await self._in_sink(self._sink.ddl, self._as_it_goes_out(event))
-                    if sink_state is not None:
-                        self._save(sink_state=sink_state)
-                self.totals.ddls += 1
-            self._ddls.popleft()
-        self.progress = ddl_done(self.progress, at_ts, self._ddls[0].finished_ts if self._ddls else None)
+    async def _run_ddl(self) -> None:
+        for event in self._ddls[0].events:
+            if not self._ddl_filter.keeps(event):
+                log.info("leaving DDL out", ts=event.finished_ts, schema=event.schema, query=event.query)
+                continue
+            log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
+            async with self._saving:
+                sink_state = await self._in_sink(self._sink.ddl, self._as_it_goes_out(event))
+                if sink_state is not None:
+                    self._save(sink_state=sink_state)
+            self.totals.ddls += 1
+        self._ddls.popleft()
+        self.progress = ddl_done(self.progress, self._barriers())
         self._save()
         self._turn()
+
+    def _barriers(self) -> Barriers:
+        return Barriers.of(Pending(change.finished_ts, change.touched) for change in self._ddls)
 
     def _as_it_goes_out(self, event: DdlEvent) -> DdlEvent:
         """With the columns that go out."""
@@ -477,9 +502,11 @@ class Processor:
         state = replace(
             self._state,
             checkpoint_ts=self.progress.checkpoint_ts,
+            base_ts=self.progress.at.base_ts,
+            behind={str(table): ts for table, ts in self.progress.at.behind.items()},
             ddl_ts=self.progress.ddl_ts,
             rows=self._state.rows if rows is None else rows,
-            table_versions={str(table): ts for table, ts in self._schema.versions(self.progress.ddl_ts).items()},
+            table_versions={str(table): ts for table, ts in self._schema.versions(self._schema_ts).items()},
             sink_state=self._state.sink_state if sink_state is None else sink_state,
         )
         try:
@@ -491,8 +518,13 @@ class Processor:
         self._idle_saved = self._clock.monotonic()
         if self._publishing is None and not self._is_closed:
             self._publishing = asyncio.create_task(self._beside(self._publish))
-        self._intake.release(self.progress.checkpoint_ts)
-        self._schema.gc(self.progress.ddl_ts)
+        self._intake.release(self.progress.at)
+        self._schema.gc(self._schema_ts)
+
+    @property
+    def _schema_ts(self) -> Ts:
+        """From where on the schema is needed: by rows that are still to come, and by DDLs."""
+        return min(self.progress.ddl_ts, self.progress.at.lowest_ts)
 
     def _save_idle(self) -> None:
         if self.progress.is_finished or self._clock.monotonic() - self._idle_saved >= _IDLE_SAVE_SECONDS:
@@ -559,13 +591,13 @@ class Processor:
         if resolved_ts <= self.progress.schema_ts:
             return
         rows = self._take_job_rows(resolved_ts)
-        self._ddls.extend(self._schema.apply(rows))
+        changes = self._schema.apply(rows)
+        # Those up to there had run before the restart; what they say of the tables is needed all the same.
+        self._ddls.extend(change for change in changes if change.finished_ts > self._state.ddl_ts)
         if len(rows):
             self.left_out.note(self._schema.tables())
-        self.progress = replace(
-            self.progress, schema_ts=resolved_ts, barrier_ts=self._ddls[0].finished_ts if self._ddls else None
-        )
-        self._intake.follow(self.progress.checkpoint_ts)
+        self.progress = learned(self.progress, resolved_ts, self._barriers())
+        self._intake.follow(self.progress.at)
 
     def _take_job_rows(self, resolved_ts: Ts) -> pa.RecordBatch:
         """Job rows in [schema_ts, resolved_ts], in commit order. The store drops what it has seen before."""

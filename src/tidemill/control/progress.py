@@ -1,55 +1,115 @@
 """How far a changefeed is, and what it may do next. Pure: state in, decision out.
 
-Three things hold the flow back: the frontier (what the upstream has promised), the schema's own
-resolved-ts (what we know of DDL), and the barrier (a DDL that has to run exactly at its ts, a sync point
-of the sink, or the target where the changefeed ends). The lowest of them is the limit; checkpoint ≤ limit,
-always.
+Some things hold all tables back: the frontier (what the upstream has promised), the schema's own resolved-ts (what we
+know of DDL), a sync point of the sink, the target where the changefeed ends. The lowest of them is the limit.
 
-A DDL at F runs once the checkpoint *is* F: every row with commit-ts ≤ F is durable and no later one.
+A DDL holds back only the physical tables that it touches, before or after: its barrier. One at F runs once each of
+them *is* at F, that is, every row of theirs with commit-ts ≤ F is durable and no later one, and all others have passed
+F, but for those that wait for a DDL themselves. DDLs run in order. Then the tables go on from F, and catch up.
+
+    table       ──────────── F ▌ DDL, once F is durable ▐ F ─────────────►  (catching up)
+    all others  ──────────────────────────────────────────────────────────►  limit
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from tidemill.errors import InvariantError
+from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.ts import MAX_TS, Ts
 
 SLOW_SECONDS = 10.0  # a batch is cut to take half of that at most
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """``ddl_ts``: every DDL with finished-ts ≤ it has run. It is the checkpoint, or one below it
-    while the DDL that finished exactly at the checkpoint has still to run."""
+class Pending:
+    """A DDL that has not run, and the physical ids that it touches. Several may have one ts."""
 
-    checkpoint_ts: Ts
+    ts: Ts
+    touched: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Barriers:
+    """Of the DDLs that have not run: the first one, and for each physical id the first that touches it."""
+
+    first: Pending | None = None
+    by_id: Mapping[int, Ts] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, pending: Iterable[Pending]) -> "Barriers":
+        """``pending`` in the order in which they run."""
+        first, by_id = None, dict[int, Ts]()
+        for each in pending:
+            first = first or each
+            for physical_id in each.touched:
+                by_id.setdefault(physical_id, each.ts)
+        return cls(first, by_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """``ddl_ts``: every DDL with finished-ts ≤ it has run, and the schema is that of this ts for all tables: of those
+    that are further behind it has not changed since."""
+
+    at: Checkpoints
     ddl_ts: Ts
     frontier_ts: Ts
     schema_ts: Ts
-    barrier_ts: Ts | None = None  # of the first DDL that has not run
+    barriers: Barriers = field(default_factory=Barriers)
     target_ts: Ts | None = None
-    in_flight_ts: Ts | None = None  # the end of the batch that Spark is working on
+    in_flight: Extent | None = None  # the batch that Spark is working on
     sync_ts: Ts | None = None  # where the sink wants to be told that everything is there, and nothing beyond
-    is_sink_busy: bool = False  # with a DDL that finished exactly at the checkpoint, or with a sync point there
+    is_ddl_running: bool = False
+    is_syncing: bool = False
     is_stopping: bool = False
+    waiting: frozenset[int] = frozenset()  # physical ids that may not move yet, although no barrier holds them
+
+    @property
+    def checkpoint_ts(self) -> Ts:
+        """Of the changefeed: every row up to here is durable, every DDL below it has run."""
+        first = self.barriers.first
+        return self.at.lowest_ts if first is None else min(self.at.lowest_ts, first.ts)
 
     @property
     def limit_ts(self) -> Ts:
-        """The highest ts that the checkpoint may reach for now."""
-        ends = [self.frontier_ts, self.schema_ts, self.barrier_ts, self.sync_ts, self.target_ts]
+        """The highest ts that any checkpoint may reach for now."""
+        ends = [self.frontier_ts, self.schema_ts, self.sync_ts, self.target_ts]
         return Ts(min(MAX_TS if end is None else end for end in ends))
 
     @property
     def is_barred(self) -> bool:
-        """A barrier is the limit: whatever the upstream promises next, a batch that waits here does not grow."""
+        """A DDL, a sync point or the end waits for a batch: it does not get better by waiting for more rows."""
+        first = self.barriers.first
+        if first is not None and first.ts <= self.limit_ts and not (self.is_ddl_running or self.is_at(first)):
+            return True
         return self.limit_ts < min(self.frontier_ts, self.schema_ts)
 
     @property
     def is_finished(self) -> bool:
         """Everything up to the target is durable, a DDL exactly at it included."""
-        if self.target_ts is None or min(self.checkpoint_ts, self.schema_ts) < self.target_ts:
+        if self.target_ts is None or min(self.at.lowest_ts, self.schema_ts) < self.target_ts:
             return False
-        return self.barrier_ts is None or self.barrier_ts > self.target_ts
+        return self.barriers.first is None or self.barriers.first.ts > self.target_ts
+
+    def is_at(self, ddl: Pending) -> bool:
+        """Whether every row is durable that goes before it."""
+        return self.at.base_ts >= ddl.ts and all(self.at.of(i) >= ddl.ts for i in ddl.touched)
+
+    def extent(self, to_ts: Ts, catch_up_ts: Ts = MAX_TS) -> Extent:
+        """What a batch has that takes everything up to ``to_ts``, as far as no barrier is in the way; of what is behind
+        only up to ``catch_up_ts``."""
+        own = {}
+        for physical_id in self.at.behind.keys() | self.barriers.by_id.keys() | self.waiting:
+            low = self.at.of(physical_id)
+            high = min(to_ts, self.barriers.by_id.get(physical_id, MAX_TS))
+            if low < self.at.base_ts:
+                high = min(high, catch_up_ts)
+            if physical_id in self.waiting:
+                high = low
+            if (low, high) != (self.at.base_ts, to_ts):
+                own[physical_id] = low, max(low, high)
+        return Extent(self.at.base_ts, to_ts, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +119,21 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """No changes up to ``to_ts``: the checkpoint may move there without any work downstream."""
+    """No changes in ``extent``: the checkpoints may move without any work downstream."""
 
-    to_ts: Ts
-
-
-@dataclass(frozen=True, slots=True)
-class RunDdl:
-    """Every row up to the barrier is durable: run what finished exactly there."""
-
-    at_ts: Ts
+    extent: Extent
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """The checkpoint is where the sink wants to note it."""
+    """Everything is where the sink wants to note it."""
 
     at_ts: Ts
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """There are changes in (checkpoint, limit]: a batch may take some or all of them."""
+    """There are changes up to the limit: a batch may take some or all of them."""
 
     limit_ts: Ts
 
@@ -90,25 +143,41 @@ class Finish:
     """The target is reached."""
 
 
-Decision = Wait | Advance | RunDdl | Sync | Offer | Finish
+Decision = Wait | Advance | Sync | Offer | Finish
 
 
-def decide(progress: Progress, has_changes: Callable[[], bool]) -> Decision:
-    """What to do next. ``has_changes``: whether any change lies in (checkpoint, limit], which takes looking."""
-    if progress.in_flight_ts is not None or progress.is_sink_busy:
+def can_run_ddl(progress: Progress) -> bool:
+    """Whether the first DDL that waits may run now. Batches of other tables go on meanwhile."""
+    first = progress.barriers.first
+    if first is None or progress.is_ddl_running or progress.is_syncing or progress.is_stopping:
+        return False
+    return progress.is_at(first)
+
+
+def decide(progress: Progress, has_changes: Callable[[Extent], bool]) -> Decision:
+    """What to do next, besides a DDL. ``has_changes``: whether any change lies in an extent, which takes looking."""
+    if progress.in_flight is not None or progress.is_syncing:
         return Wait()
-    if progress.barrier_ts is not None and progress.barrier_ts <= progress.checkpoint_ts:
-        return RunDdl(progress.barrier_ts)
-    if progress.sync_ts is not None and progress.sync_ts <= progress.checkpoint_ts:
-        return Sync(progress.checkpoint_ts)
+    if _can_sync(progress):
+        return Sync(progress.at.base_ts)
     if progress.is_finished:
         return Finish()
     limit = progress.limit_ts
-    if limit <= progress.checkpoint_ts:
+    if limit < progress.at.base_ts:
         return Wait()
-    if not has_changes():
-        return Advance(limit)
+    extent = progress.extent(limit)
+    if extent.is_empty:
+        return Wait()
+    if not has_changes(extent):
+        return Advance(extent)
     return Wait() if progress.is_stopping else Offer(limit)
+
+
+def _can_sync(progress: Progress) -> bool:
+    at, first = progress.sync_ts, progress.barriers.first
+    if at is None or progress.at.lowest_ts < at or progress.is_ddl_running:
+        return False
+    return first is None or first.ts > at
 
 
 def stage(
@@ -130,33 +199,43 @@ def stage(
         return f"writing{slow}{held}"
     if scanned < regions:
         return f"scanning {scanned}/{regions} regions"
-    return "waiting for resolved-ts" if progress.limit_ts <= progress.checkpoint_ts else "idle"
+    return "waiting for resolved-ts" if progress.limit_ts <= progress.at.base_ts else "idle"
 
 
-def moved_to(progress: Progress, checkpoint_ts: Ts) -> Progress:
-    """The changes up to ``checkpoint_ts`` are durable. A DDL exactly there has still to run."""
-    if checkpoint_ts < progress.checkpoint_ts:
-        raise InvariantError(f"the checkpoint would move back from {progress.checkpoint_ts} to {checkpoint_ts}")
-    if checkpoint_ts > progress.limit_ts:
-        raise InvariantError(f"the checkpoint {checkpoint_ts} would pass the limit {progress.limit_ts}")
-    waits = progress.barrier_ts == checkpoint_ts
-    return replace(
-        progress,
-        checkpoint_ts=checkpoint_ts,
-        ddl_ts=Ts(checkpoint_ts - 1) if waits else checkpoint_ts,
-        in_flight_ts=None,
-    )
+def began(progress: Progress, extent: Extent) -> Progress:
+    """A batch is under way."""
+    return replace(progress, in_flight=extent)
 
 
-def ddl_done(progress: Progress, at_ts: Ts, next_barrier_ts: Ts | None) -> Progress:
-    """What finished at ``at_ts`` has run downstream; ``next_barrier_ts`` is the DDL after it, if known."""
-    if at_ts != progress.checkpoint_ts and at_ts > progress.ddl_ts + 1:
-        raise InvariantError(f"a DDL of {at_ts} ran at the checkpoint {progress.checkpoint_ts}")
-    return replace(progress, ddl_ts=progress.checkpoint_ts, barrier_ts=next_barrier_ts, is_sink_busy=False)
+def moved(progress: Progress, extent: Extent) -> Progress:
+    """What lies in ``extent`` is durable. DDLs that waited for it have still to run."""
+    if extent.highest_ts > progress.limit_ts:
+        raise InvariantError(f"the checkpoint {extent.highest_ts} would pass the limit {progress.limit_ts}")
+    for physical_id, barrier_ts in progress.barriers.by_id.items():
+        if extent.of(physical_id)[1] > barrier_ts:
+            raise InvariantError(f"table {physical_id} would pass the DDL at {barrier_ts} that it waits for")
+    return _settled(replace(progress, at=progress.at.moved(extent), in_flight=None))
+
+
+def learned(progress: Progress, schema_ts: Ts, barriers: Barriers) -> Progress:
+    """The DDLs up to ``schema_ts`` are known."""
+    return _settled(replace(progress, schema_ts=schema_ts, barriers=barriers))
+
+
+def ddl_done(progress: Progress, barriers: Barriers) -> Progress:
+    """The first DDL has run downstream; ``barriers`` are those of the others."""
+    return _settled(replace(progress, barriers=barriers, is_ddl_running=False))
 
 
 def sync_done(progress: Progress, next_sync_ts: Ts | None) -> Progress:
     """The sink has noted the checkpoint; ``next_sync_ts`` is where it wants to do so again."""
-    if next_sync_ts is not None and next_sync_ts <= progress.checkpoint_ts:
-        raise InvariantError(f"the sink wants {next_sync_ts} noted, below the checkpoint {progress.checkpoint_ts}")
-    return replace(progress, sync_ts=next_sync_ts, is_sink_busy=False)
+    if next_sync_ts is not None and next_sync_ts <= progress.at.base_ts:
+        raise InvariantError(f"the sink wants {next_sync_ts} noted, below the checkpoint {progress.at.base_ts}")
+    return replace(progress, sync_ts=next_sync_ts, is_syncing=False)
+
+
+def _settled(progress: Progress) -> Progress:
+    """With the ts up to which all DDLs have run."""
+    first = progress.barriers.first
+    ddl_ts = progress.at.base_ts if first is None else min(progress.at.base_ts, Ts(first.ts - 1))
+    return replace(progress, ddl_ts=max(progress.ddl_ts, ddl_ts))

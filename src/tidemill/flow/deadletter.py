@@ -1,27 +1,28 @@
 """Rows that cannot be decoded, put aside in a file so that the others go on.
 
-    raw changes ── mount_or_set_aside ──► rows, and what was set aside ── quarantine ──► rows-<to-ts>.jsonl
+    raw changes ── mount_or_set_aside ──► rows, and what was set aside ── quarantine ──► rows-<to-ts>-<id>.jsonl
 
 A row is never skipped silently: with ``mounter.on-undecodable = "quarantine"`` its raw bytes are durable here before
-the checkpoint passes it. There is a file per batch, named by where the batch ends, replaced if the batch comes again,
-so each row stands here once.
+the checkpoint passes it. There is a file per batch and physical table, named by where the batch ends for it, replaced
+if the batch comes again, so each row stands here once.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow as pa
 
 from tidemill.errors import DataDirError, RowUndecodableError
 from tidemill.flow.mounter import mount
+from tidemill.model.progress import Checkpoints
 from tidemill.model.receipt import Undecodable
 from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.private import make_private, replace_private, sync_folder
 
-_NAME = re.compile(r"rows-(\d{20})\.jsonl")
+_NAME = re.compile(r"rows-(\d{20})-(\d+)\.jsonl")
 _NO_ROW = -1
 
 
@@ -99,34 +100,33 @@ def _set_aside(table: TableInfo, physical_id: int, change: pa.RecordBatch, error
     )
 
 
-def quarantine(folder: Path, to_ts: Ts, entries: Iterable[Undecodable]) -> Path | None:
-    """Make the entries of the batch that ends at ``to_ts`` durable, before the checkpoint moves there.
+def quarantine(folder: Path, end: Callable[[int], Ts], entries: Iterable[Undecodable]) -> None:
+    """Make the entries of a batch durable, before the checkpoints move; ``end`` is where it ends for a physical id.
 
     What the batches after the checkpoint had put aside before a crash may come again in other pieces: the caller
-    says so with ``forget_after`` when it resumes. None, and no file, where there are no entries. Raises DataDirError.
+    says so with ``forget_after`` when it resumes. No file where there are no entries. Raises DataDirError.
     """
-    in_order = sorted(set(entries), key=lambda e: (e.commit_ts, e.start_ts, e.key))
-    target = folder / f"rows-{to_ts:020}.jsonl"
+    by_id: dict[int, list[Undecodable]] = {}
+    for entry in sorted(set(entries), key=_order):
+        by_id.setdefault(entry.physical_id, []).append(entry)
+    if not by_id:
+        return
     try:
-        if not in_order:
-            if target.exists():
-                target.unlink()
-                sync_folder(folder)
-            return None
         make_private(folder)
         sync_folder(folder.parent)
-        replace_private(target, b"".join(entry.to_json() + b"\n" for entry in in_order))
+        for physical_id, found in by_id.items():
+            path = folder / f"rows-{end(physical_id):020}-{physical_id}.jsonl"
+            replace_private(path, b"".join(entry.to_json() + b"\n" for entry in found))
     except OSError as error:
         raise _explained(folder, error) from error
-    return target
 
 
-def forget_after(folder: Path, checkpoint_ts: Ts) -> None:
-    """Remove what was put aside above the checkpoint, and what a crash left half written: it will come again."""
+def forget_after(folder: Path, at: Checkpoints) -> None:
+    """Remove what was put aside above the checkpoints, and what a crash left half written: it will come again."""
     try:
         for path in list(folder.iterdir()) if folder.is_dir() else []:
             found = _NAME.fullmatch(path.name)
-            if path.name.endswith(".tmp") or (found and int(found[1]) > checkpoint_ts):
+            if path.name.endswith(".tmp") or (found and int(found[1]) > at.of(int(found[2]))):
                 path.unlink()
         if folder.is_dir():
             sync_folder(folder)
@@ -134,11 +134,14 @@ def forget_after(folder: Path, checkpoint_ts: Ts) -> None:
         raise _explained(folder, error) from error
 
 
-def read_quarantine(folder: Path) -> Iterator[Undecodable]:
+def read_quarantine(folder: Path) -> list[Undecodable]:
     """All that was put aside, in commit order."""
-    for path in sorted(p for p in folder.iterdir() if _NAME.fullmatch(p.name)):
-        for line in path.read_bytes().splitlines():
-            yield Undecodable.from_json(line)
+    paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted((Undecodable.from_json(line) for p in paths for line in p.read_bytes().splitlines()), key=_order)
+
+
+def _order(entry: Undecodable) -> tuple[int, int, bytes]:
+    return entry.commit_ts, entry.start_ts, entry.key
 
 
 def _explained(folder: Path, error: OSError) -> DataDirError:

@@ -6,10 +6,12 @@ from typing import Any
 
 from tidemill.flow.encoder import Encoded, Messages
 from tidemill.model.ddl import DdlEvent
+from tidemill.model.progress import Checkpoints, Window
 from tidemill.model.receipt import Receipt
 from tidemill.model.row import LargeRows, RowBatch, flat
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
+from tidemill.sinks.port import NoSyncPoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ def drop_messages(target: BlackholeTarget, encoded: Iterator[Encoded]) -> Receip
     return Receipt("", 0, 0, rows, size)
 
 
-class BlackholeSink:
+class BlackholeSink(NoSyncPoints):
     """Counts what went nowhere."""
 
     def __init__(self, state: Mapping[str, Any] | None = None, messages: Messages | None = None) -> None:
@@ -44,10 +46,10 @@ class BlackholeSink:
         self.rows: int = int((state or {}).get("rows", 0))
         self.bytes: int = int((state or {}).get("bytes", 0))
 
-    def recover(self) -> None:
+    def recover(self, at: Checkpoints) -> None:
         """Nothing was kept, so nothing is left over."""
 
-    def target(self, table: TableInfo, physical_id: int, to_ts: Ts) -> BlackholeTarget:
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> BlackholeTarget:
         return BlackholeTarget(table.full_name, self._messages)
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
@@ -60,10 +62,6 @@ class BlackholeSink:
 
     def ddl(self, event: DdlEvent) -> None:
         """Nothing has a schema here."""
-
-    def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
-        """Batches may end anywhere."""
-        return None
 
     def close(self) -> None:
         """Nothing is open."""

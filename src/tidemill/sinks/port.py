@@ -11,8 +11,10 @@ from datetime import tzinfo
 from enum import Enum
 from typing import Any, Protocol, Self
 
+from tidemill.errors import InvariantError
 from tidemill.flow.pipeline import Target
 from tidemill.model.ddl import DdlEvent
+from tidemill.model.progress import Checkpoints, Window
 from tidemill.model.receipt import Receipt
 from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
@@ -96,26 +98,43 @@ class Sink(Protocol):
     A call that raised a ``retryable`` error is made again, on the same object, once ``recover`` has succeeded (``ddl``
     and ``publish``: at once), so what is kept in memory of the downstream must still be true by then."""
 
-    def recover(self) -> None:
+    def recover(self, at: Checkpoints) -> None:
         """At the start, and when a batch was lost: begin a new generation, then make harmless what unfinished batches
-        left downstream. Targets made before are dead: tasks that have one get SupersededError, or have no effect."""
+        left downstream, which is all of a table above where it is ``at``. Targets made before are dead: tasks that
+        have one get SupersededError, or have no effect."""
 
-    def target(self, table: TableInfo, physical_id: int, to_ts: Ts) -> Target:
-        """Where the rows of one unit go, in this generation."""
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> Target:
+        """Where the rows of one unit go, in this generation: the changes of a batch in ``window``, which begins at the
+        table's checkpoint. Rows that had to wait for a DDL may be of before; an initial copy's window is empty."""
 
     def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
-        """Run it downstream, where all rows up to it are durable. The same one may come again. Where it brought rows
+        """Run it downstream, where all rows up to it are durable, of the tables that it touches. A batch of others may
+        be under way. The same one may come again. Where it brought rows
         that count once the caller has saved them, as those of ``commit`` do, returns what to save now; else None."""
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        """The batch counts once the caller has saved what this returns, which is JSON."""
+        """The batch counts once the caller has saved what this returns, which is JSON. ``to_ts`` is where most tables
+        are then; a window may have ended before."""
 
     def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
-        """Where above the checkpoint a batch has to end, and ``commit`` to be called even if it has no rows; None:
-        anywhere. Does not block."""
+        """Where above the checkpoint the next sync point is; None: nowhere. Does not block."""
+
+    def sync(self, checkpoint_ts: Ts) -> dict[str, Any]:
+        """A sync point: all tables are exactly here, and so are all DDLs. Returns what to save, as ``commit`` does."""
 
     def publish(self, checkpoint_ts: Ts) -> None:
         """The caller has saved it: tell readers. Again and again the same does no harm."""
 
     def close(self) -> None:
         """Let go of connections, from any thread."""
+
+
+class NoSyncPoints:
+    """For sinks that keep versions, or nothing: their readers need no such moments."""
+
+    def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
+        """Batches may end anywhere."""
+        return None
+
+    def sync(self, checkpoint_ts: Ts) -> dict[str, Any]:
+        raise InvariantError("a sync point for a sink that asked for none")

@@ -24,6 +24,7 @@ from tidemill.errors import InvariantError
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema import Followed, SchemaStore
 from tidemill.flow.sorter import Sorter, SpanSlices
+from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import MAX_TS, Ts
 from tidemill.source.portions import by_table, portions, span_of
@@ -76,6 +77,7 @@ class Intake:
         self._spans: dict[Interval, _Span] = {}
         self._early: dict[Interval, _Span] = {}
         self._by_id: dict[int, _Span] = {}
+        self._of_table: dict[int, set[int]] = {}  # spans by physical id, without early ones
         self._readings: dict[int, _Reading] = {}
         self._next_id = FIRST_SPAN
         self._followed_revision = -1
@@ -99,24 +101,25 @@ class Intake:
         if reading_id in self._readings:
             self._readings[reading_id].sorter.advance(reading_id, resolved_ts)
 
-    def follow(self, checkpoint_ts: Ts) -> None:
-        """Read what the schema store says is followed above the checkpoint, and nothing else."""
-        is_settled = self._settled_ts is None or checkpoint_ts < self._settled_ts
+    def follow(self, at: Checkpoints) -> None:
+        """Read what the schema store says is followed above the checkpoints, and nothing else."""
+        lowest_ts = at.lowest_ts
+        is_settled = self._settled_ts is None or lowest_ts < self._settled_ts
         if self._followed_revision == self._schema.revision and is_settled:
             return  # the answer is the one of last time, and long if there are many tables
         self._followed_revision = self._schema.revision
-        self._settled_ts = self._schema.changed_ts if self._schema.changed_ts > checkpoint_ts else None
+        self._settled_ts = self._schema.changed_ts if self._schema.changed_ts > lowest_ts else None
         wanted = {
             (f.physical_id, f.since_ts): f
             for f in self._schema.followed()
-            if (f.until_ts is None or f.until_ts > checkpoint_ts) and self._is_wanted(f.physical_id, checkpoint_ts)
+            if (f.until_ts is None or f.until_ts > at.of(f.physical_id)) and self._is_wanted(f.physical_id, at)
         }
-        self._follow_main(wanted, checkpoint_ts)
+        self._follow_main(wanted, at)
         for interval, followed in wanted.items():
             begin_ts = followed.begin_ts
-            if begin_ts is None or (followed.since_ts < begin_ts and begin_ts >= checkpoint_ts):
+            if begin_ts is None or (followed.since_ts < begin_ts and begin_ts >= at.of(followed.physical_id)):
                 self._follow_early(interval, followed)
-        replayed = self._replayed(checkpoint_ts)
+        replayed = self._replayed(at)
         for interval, followed in replayed.items():
             self._follow_early(interval, followed)
         for interval in self._spans.keys() - wanted.keys():
@@ -126,68 +129,86 @@ class Intake:
         if len(self._readings) > _MOST * self._few:
             self._join_smallest()
 
-    def frontier_ts(self, checkpoint_ts: Ts) -> Ts:
-        """How far everything is resolved; early changes that are due must be complete first."""
-        if (
-            self._early_sorter is not None
-            and self._due(checkpoint_ts)
-            and self._early_sorter.resolved_ts < checkpoint_ts
-        ):
-            return checkpoint_ts
+    @property
+    def frontier_ts(self) -> Ts:
+        """How far everything is resolved, early changes apart."""
         return self._sorter.resolved_ts
 
-    def has_changes(self, checkpoint_ts: Ts, to_ts: Ts) -> bool:
-        """Whether a batch (checkpoint, to] would have any rows."""
-        return checkpoint_ts < to_ts and (
-            self._sorter.has_changes(checkpoint_ts, to_ts) or bool(self._due_slices(checkpoint_ts))
-        )
+    def waiting(self, at: Checkpoints) -> frozenset[int]:
+        """The physical ids that cannot move on: early changes are due that are not complete."""
+        if self._early_sorter is None or self._early_sorter.resolved_ts >= at.base_ts:
+            return frozenset()
+        due = (span.followed.physical_id for span in self._early.values() if _begins(span, at))
+        return frozenset(i for i in due if self._early_sorter.resolved_ts < at.of(i))
 
-    def allow(self, limit_ts: Ts, *, is_busy: bool) -> None:
-        """A batch may go up to here: now, or later where the sink is busy. The intake waits for it if it must."""
-        self._sorter.allow(limit_ts, is_busy=is_busy)
+    def has_changes(self, extent: Extent) -> bool:
+        """Whether a batch of this extent would have any rows."""
+        return self._sorter.has_changes(self._spans_of(extent)) or bool(self._due_slices(extent))
 
-    def next_to(self, checkpoint_ts: Ts, limit_ts: Ts, max_rows: int, max_bytes: int) -> Ts:
-        return self._sorter.next_to(checkpoint_ts, limit_ts, max_rows, max_bytes)
+    def allow(self, extent: Extent, *, is_busy: bool) -> None:
+        """A batch may take this: now, or later where the sink is busy. The intake waits for it if it must."""
+        self._sorter.allow(self._spans_of(extent), is_busy=is_busy)
 
-    def plan(self, checkpoint_ts: Ts, to_ts: Ts) -> list[tuple[int, SpanSlices]]:
-        """What a batch (checkpoint, to] consists of: each physical id that has changes, with them."""
+    def next_to(self, extent: Extent, max_rows: int, max_bytes: int) -> Ts:
+        """Where a batch of at most this extent should end, for those that have no window of their own."""
+        apart = self._spans_of(extent).own.keys()
+        return self._sorter.next_to(extent.from_ts, extent.to_ts, max_rows, max_bytes, without=apart)
+
+    def catch_up_ts(self, extent: Extent, max_rows: int, max_bytes: int) -> Ts:
+        """The same for those that have one, and begin below the others."""
+        behind = {i: w for i, w in extent.own.items() if w[0] < min(w[1], extent.from_ts)}
+        if not behind:
+            return extent.to_ts
+        spans = Extent(extent.from_ts, extent.to_ts, behind).named(self._of_table).own
+        if not spans:
+            return extent.to_ts
+        from_ts, to_ts = min(low for low, _ in behind.values()), max(high for _, high in behind.values())
+        return self._sorter.next_to(from_ts, to_ts, max_rows, max_bytes, only=spans.keys())
+
+    def plan(self, extent: Extent) -> list[tuple[int, SpanSlices]]:
+        """What a batch of this extent consists of: each physical id that has changes, with them."""
         found: dict[int, SpanSlices] = {}
-        for slices in self._due_slices(checkpoint_ts) + self._sorter.plan(checkpoint_ts, to_ts):
+        for slices in self._due_slices(extent) + self._sorter.plan(self._spans_of(extent)):
             physical_id = self._by_id[slices.span_id].followed.physical_id
             found[physical_id] = found[physical_id].joined(slices) if physical_id in found else slices
         return list(found.items())
 
-    def release(self, checkpoint_ts: Ts) -> None:
-        """Everything up to the checkpoint is durable; early changes due before it have gone out with it."""
-        self._sorter.release(checkpoint_ts)
+    def release(self, at: Checkpoints) -> None:
+        """Everything up to the checkpoints is durable; early changes due before have gone out with it."""
+        behind = {span: ts for i, ts in at.behind.items() for span in self._of_table.get(i, ())}
+        self._sorter.release(Checkpoints(at.base_ts, behind))
         for interval, span in list(self._early.items()):
-            if span.followed.begin_ts is not None and span.followed.begin_ts < checkpoint_ts:
+            begin_ts = span.followed.begin_ts
+            if begin_ts is not None and begin_ts < at.of(span.followed.physical_id):
                 self._drop(self._early.pop(interval))
         if self._early_sorter is not None and not self._early:
             self._early_sorter.close()
             self._early_sorter = None
 
+    def _spans_of(self, extent: Extent) -> Extent:
+        return extent.named(self._of_table) if extent.own else extent
+
     # Spans.
 
-    def _replayed(self, checkpoint_ts: Ts) -> dict[Interval, Followed]:
+    def _replayed(self, at: Checkpoints) -> dict[Interval, Followed]:
         return {
             (f.physical_id, f.since_ts): f
             for f in self._schema.replayed()
             if self._replays
             and f.begin_ts is not None
-            and f.begin_ts >= checkpoint_ts
-            and self._is_wanted(f.physical_id, checkpoint_ts)
+            and f.begin_ts >= at.of(f.physical_id)
+            and self._is_wanted(f.physical_id, at)
         }
 
-    def _is_wanted(self, physical_id: int, checkpoint_ts: Ts) -> bool:
-        """Whether the table is captured at the checkpoint, or in its newest version: a rename may lie between."""
-        tables = [self._schema.table(physical_id, ts) for ts in (checkpoint_ts + 1, MAX_TS)]
+    def _is_wanted(self, physical_id: int, at: Checkpoints) -> bool:
+        """Whether the table is captured at its checkpoint, or in its newest version: a rename may lie between."""
+        tables = [self._schema.table(physical_id, ts) for ts in (at.of(physical_id) + 1, MAX_TS)]
         known = [table for table in tables if table is not None]  # one that is not captured is not for being dropped
         return not known or any(map(self._is_captured, known))
 
-    def _follow_main(self, wanted: dict[Interval, Followed], checkpoint_ts: Ts) -> None:
+    def _follow_main(self, wanted: dict[Interval, Followed], at: Checkpoints) -> None:
         begun = {i: f for i, f in wanted.items() if f.begin_ts is not None}
-        new = sorted((self._since(f, checkpoint_ts), *i) for i, f in begun.items() if i not in self._spans)
+        new = sorted((self._since(f, at.of(f.physical_id)), *i) for i, f in begun.items() if i not in self._spans)
         for since_ts, intervals in groupby(new, key=lambda each: each[0]):
             self._open_main({i: wanted[i, since] for _, i, since in intervals}, since_ts)
         for interval, followed in begun.items():
@@ -212,6 +233,7 @@ class Intake:
         for ids in self._portions(list(followed), self._few - len(self._readings)):
             for span in self._open(self._sorter, [followed[i] for i in ids], since_ts):
                 self._spans[span.followed.physical_id, span.followed.since_ts] = span
+                self._of_table.setdefault(span.followed.physical_id, set()).add(span.id)
 
     def _portions(self, ids: Sequence[int], room: int) -> Iterable[Sequence[int]]:
         if len(ids) <= max(room, 1):
@@ -251,9 +273,12 @@ class Intake:
         return self._next_id - 1
 
     def _drop(self, span: _Span) -> None:
-        reading = span.reading
+        reading, physical_id = span.reading, span.followed.physical_id
         del self._by_id[span.id]
-        del reading.spans[span.followed.physical_id]
+        self._of_table.get(physical_id, set()).discard(span.id)
+        if not self._of_table.get(physical_id, True):
+            del self._of_table[physical_id]
+        del reading.spans[physical_id]
         if not reading.spans:
             self._puller.unsubscribe(reading.id)
             del self._readings[reading.id]
@@ -281,15 +306,23 @@ class Intake:
 
     # Early changes.
 
-    def _due(self, checkpoint_ts: Ts) -> list[_Span]:
-        return [span for span in self._early.values() if span.followed.begin_ts == checkpoint_ts]
-
-    def _due_slices(self, checkpoint_ts: Ts) -> list[SpanSlices]:
-        due = {span.id for span in self._due(checkpoint_ts)}
-        if not due:
-            return []
-        if self._early_sorter is None:
+    def _due_slices(self, extent: Extent) -> list[SpanSlices]:
+        """Those that go out with the first batch behind their DDL."""
+        due: dict[Ts, set[int]] = {}
+        for span in self._early.values():
+            low, high = extent.of(span.followed.physical_id)
+            if span.followed.begin_ts == low < high:
+                due.setdefault(low, set()).add(span.id)
+        if due and self._early_sorter is None:
             raise InvariantError("early changes are due but their sorter is gone")
-        if self._early_sorter.resolved_ts < checkpoint_ts:
-            return []
-        return [slices for slices in self._early_sorter.plan(Ts(0), checkpoint_ts) if slices.span_id in due]
+        return [
+            slices
+            for begin_ts, spans in due.items()
+            if self._early_sorter is not None and self._early_sorter.resolved_ts >= begin_ts
+            for slices in self._early_sorter.plan(Extent(Ts(0), begin_ts), again=True)
+            if slices.span_id in spans
+        ]
+
+
+def _begins(span: _Span, at: Checkpoints) -> bool:
+    return span.followed.begin_ts == at.of(span.followed.physical_id)

@@ -114,7 +114,6 @@ class Engine:
             raise failure
         return [receipt for outcome in outcomes if isinstance(outcome, list) for receipt in outcome]
 
-
     def _begin(self, context: SparkContext) -> "_Job":
         with self._lock:
             if self._is_closed:

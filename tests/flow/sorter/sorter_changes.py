@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from tidemill.flow.sorter import Sorter, read_slices
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
+from tidemill.model.progress import Extent
 from tidemill.model.ts import Ts
 
 Change = tuple[int, int, int, bytes, bytes, bytes]  # as RAW_CHANGE_SCHEMA; sorts as the sorter does but for op
@@ -39,7 +40,7 @@ def in_order(changes: Iterable[Change]) -> list[Change]:
 
 
 def read(sorter: Sorter, from_ts: int, to_ts: int, batch_rows: int = 65536) -> dict[int, list[Change]]:
-    return {plan.span_id: rows(read_slices(plan, batch_rows)) for plan in sorter.plan(Ts(from_ts), Ts(to_ts))}
+    return {plan.span_id: rows(read_slices(plan, batch_rows)) for plan in sorter.plan(Extent(Ts(from_ts), Ts(to_ts)))}
 
 
 @dataclass

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.flow.sorter.sorter_changes import Change, batch, change, in_order, read
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.flow.sorter import Sorter
+from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.ts import MAX_TS, Ts
 
 DEADLINE_SECONDS = 30
@@ -46,7 +47,7 @@ def test_memory_stays_within_its_bound(segments: Path) -> None:
     for span_id in range(8):
         sorter.advance(span_id, Ts(300))
     assert read(sorter, 0, 300) == {span_id: wide(0, 300) for span_id in range(8)}
-    sorter.release(Ts(300))
+    sorter.release(Checkpoints(Ts(300)))
     stats = sorter.stats()
     assert (stats.memory_bytes, stats.disk_bytes, stats.rows, stats.segments) == (0, 0, 0, 0)
     assert list(segments.iterdir()) == []
@@ -74,6 +75,7 @@ def test_beyond_the_disk_bound_add_waits_until_readers_made_room(segments: Path)
         sorter.open_span(1, Ts(0))
         await sorter.add(1, batch(wide(0, 100)))
         sorter.advance(1, Ts(100))
+        sorter.allow(Extent(Ts(0), MAX_TS))
         assert sorter.next_to(Ts(0), MAX_TS, 1000, 1 << 30) == 100
         assert sorter.stats().disk_bytes > 50_000
         late = asyncio.create_task(sorter.add(1, batch(wide(100, 110))))
@@ -81,7 +83,7 @@ def test_beyond_the_disk_bound_add_waits_until_readers_made_room(segments: Path)
         assert (late.done(), sorter.stats().waiting) == (False, 1)
         assert read(sorter, 0, 100) == {1: wide(0, 100)}
         assert not late.done()
-        sorter.release(Ts(100))
+        sorter.release(Checkpoints(Ts(100)))
         await asyncio.wait_for(late, DEADLINE_SECONDS)
         sorter.advance(1, Ts(110))
         assert read(sorter, 100, 110) == {1: wide(100, 110)}
@@ -107,17 +109,17 @@ def test_what_is_in_memory_is_counted_before_it_goes_to_disk(segments: Path, dis
         sorter.open_span(1, Ts(0))
         await sorter.add(1, batch(wide(0, 5)))
         sorter.advance(1, Ts(5))
-        sorter.allow(Ts(5))  # and nobody comes to take them
+        sorter.allow(Extent(Ts(0), Ts(5)))  # and nobody comes to take them
         late = asyncio.create_task(pour())
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not sorter.stats().is_full:
                 await SYSTEM_CLOCK.sleep(0.001)
         may_write.set()
-        sorter.plan(Ts(0), Ts(5))  # when it returns, nothing is being written
+        sorter.plan(Extent(Ts(0), Ts(5)))  # when it returns, nothing is being written
         held = sorter.stats()
         assert quota - 15_000 < held.disk_bytes + held.memory_bytes <= quota
         assert _file_bytes(segments) == held.disk_bytes
-        sorter.release(Ts(5))
+        sorter.release(Checkpoints(Ts(5)))
         await asyncio.wait_for(late, DEADLINE_SECONDS)
         sorter.advance(1, Ts(200))
         assert read(sorter, 5, 200) == {1: wide(5, 200)}
@@ -143,7 +145,7 @@ def test_beyond_the_disk_bound_everything_is_let_in_when_only_input_can_move_the
     sorter.advance(1, Ts(100))
     sorter.advance(2, Ts(0 if holder == "another span" else 100))
     if holder != "readers not there yet":
-        sorter.next_to(Ts(0), Ts(0) if holder == "the barrier" else MAX_TS, 1000, 1 << 30)
+        sorter.allow(Extent(Ts(0), Ts(0) if holder == "the barrier" else MAX_TS))
 
     async def script() -> None:
         for span_id in (1, 2, 1):
@@ -162,12 +164,12 @@ def test_beyond_the_disk_bound_add_waits_while_readers_are_busy_otherwise(segmen
         sorter.open_span(1, Ts(0))
         await sorter.add(1, batch(wide(0, 5)))
         sorter.advance(1, Ts(5))
-        sorter.plan(Ts(0), Ts(5))
-        sorter.allow(Ts(0), is_busy=True)
+        sorter.plan(Extent(Ts(0), Ts(5)))
+        sorter.allow(Extent(Ts(0), Ts(0)), is_busy=True)
         late = asyncio.create_task(sorter.add(1, batch(wide(5, 7))))
         await asyncio.sleep(0)
         assert (late.done(), sorter.stats().is_full) == (False, True)
-        sorter.allow(Ts(0))
+        sorter.allow(Extent(Ts(0), Ts(0)))
         await asyncio.wait_for(late, DEADLINE_SECONDS)
         assert not sorter.stats().is_full
 
@@ -182,7 +184,7 @@ def test_who_gives_up_waiting_has_added_nothing_and_harms_nobody(segments: Path)
         sorter.open_span(1, Ts(0))
         await sorter.add(1, batch(wide(0, 5)))
         sorter.advance(1, Ts(5))
-        sorter.next_to(Ts(0), MAX_TS, 1000, 1 << 30)
+        sorter.allow(Extent(Ts(0), MAX_TS))
         late = asyncio.create_task(sorter.add(1, batch(wide(5, 7))))
         await asyncio.sleep(0)
         late.cancel()
@@ -242,7 +244,7 @@ async def _take(sorter: Sorter, taken: dict[int, list[Change]], seed: Random) ->
         to = sorter.next_to(at, MAX_TS, 10, 1 << 20)
         for span_id, changes in read(sorter, at, to).items():
             taken[span_id] += changes
-        sorter.release(to)
+        sorter.release(Checkpoints(to))
         at = to
         for _ in range(seed.randint(1, 10)):
             await asyncio.sleep(0)
@@ -262,8 +264,8 @@ def test_asking_for_stats_from_another_thread_changes_nothing(segments: Path) ->
         for ts in range(1, 200):
             await sorter.add(1, batch([change(ts, b"k")]))
             sorter.advance(1, Ts(ts))
-            planned.append([slices.rows for slices in sorter.plan(Ts(ts - 1), Ts(ts))])
-            sorter.release(Ts(ts))
+            planned.append([slices.rows for slices in sorter.plan(Extent(Ts(ts - 1), Ts(ts)))])
+            sorter.release(Checkpoints(Ts(ts)))
 
     watcher, interval = threading.Thread(target=watch), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that the threads meet everywhere

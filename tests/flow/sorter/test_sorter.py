@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.flow.sorter.sorter_changes import Change, Model, ModelSpan, batch, change, in_order, read, rows
 from tidemill.errors import DataDirError, InvariantError
 from tidemill.flow.sorter import LargeTransaction, Sorter, read_portions, read_slices
+from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.ts import MAX_TS, Ts
 
 
@@ -97,10 +98,10 @@ def _take_batch(sorter: Sorter, model: Model, checkpoint: int, data: st.DataObje
     waiting = [c[1] for changes in model.read(checkpoint, bound).values() for c in changes]
     assert to >= min(waiting, default=max(bound, checkpoint))  # one commit-ts at least, or all the way
     expected = model.read(checkpoint, to)
-    assert sorter.has_changes(Ts(checkpoint), Ts(to)) == bool(expected)
+    assert sorter.has_changes(Extent(Ts(checkpoint), Ts(to))) == bool(expected)
     assert read(sorter, checkpoint, to, data.draw(st.integers(1, 9), "batch_rows")) == expected
     assert read(sorter, checkpoint, to) == expected  # a replay gives the same
-    sorter.release(Ts(to))
+    sorter.release(Checkpoints(Ts(to)))
     for span in model.spans.values():
         span.changes = [c for c in span.changes if c[1] > to]
     for gone in [i for i, s in model.spans.items() if s.resolved >= s.until and s.until <= to]:
@@ -121,7 +122,7 @@ def test_batches_are_cut_only_between_two_commit_ts(changes: list[Change], segme
             sorter.open_span(1, Ts(0))
             run(*(sorter.add(1, batch(changes[i::segments])) for i in range(segments) if changes[i::segments]))
             sorter.advance(1, Ts(20))
-            [plan] = sorter.plan(Ts(0), Ts(20))
+            [plan] = sorter.plan(Extent(Ts(0), Ts(20)))
             portions = [p.read() if isinstance(p, LargeTransaction) else [p] for p in read_portions(plan, batch_rows)]
             batches = [list(portion) for portion in portions]
         finally:
@@ -177,7 +178,7 @@ def test_after_a_failed_write_nothing_goes_on(make: Callable[..., Sorter], tmp_p
     sorter.advance(1, Ts(9))
     for _ in range(2):
         with pytest.raises(DataDirError, match=r"cannot write segment .*segment-00000001.arrow: .*start again"):
-            sorter.plan(Ts(0), Ts(9))
+            sorter.plan(Extent(Ts(0), Ts(9)))
     (tmp_path / "segments").mkdir()
 
 
@@ -201,7 +202,7 @@ def test_a_description_travels_pickled_and_small(make: Callable[..., Sorter]) ->
     many = [change(ts, b"%06d" % ts) for ts in range(1, 20_001)]
     run(sorter.add(7, batch(many)))
     sorter.advance(7, Ts(20_000))
-    [plan] = sorter.plan(Ts(100), Ts(19_000))
+    [plan] = sorter.plan(Extent(Ts(100), Ts(19_000)))
     pickled = pickle.dumps(plan)
     assert len(pickled) < 2000
     assert rows(read_slices(pickle.loads(pickled))) == many[100:19_000]
@@ -232,8 +233,8 @@ def test_next_to_cuts_a_catch_up_into_even_batches(make: Callable[..., Sorter]) 
     at, taken = Ts(0), []
     while at < 30_000:
         to = sorter.next_to(at, Ts(40_000), 5000, 1 << 30)
-        taken.append(sum(plan.rows for plan in sorter.plan(at, to)))
-        sorter.release(to)
+        taken.append(sum(plan.rows for plan in sorter.plan(Extent(at, to))))
+        sorter.release(Checkpoints(to))
         at = to
     assert sorter.stats().segments == 0
     assert sum(taken) == 60_000
@@ -266,7 +267,7 @@ def test_nothing_above_the_slowest_span_leaves(make: Callable[..., Sorter]) -> N
     sorter.advance(2, Ts(10))
     assert sorter.next_to(Ts(0), MAX_TS, 100, 1 << 20) == 10
     with pytest.raises(InvariantError, match="cannot plan a batch up to 11: the frontier is at 10"):
-        sorter.plan(Ts(0), Ts(11))
+        sorter.plan(Extent(Ts(0), Ts(11)))
 
 
 def test_what_progress_costs_and_keeps_does_not_grow_while_one_span_stands_still(make: Callable[..., Sorter]) -> None:
@@ -286,16 +287,16 @@ def test_released_changes_cannot_be_planned_again(make: Callable[..., Sorter]) -
     sorter = make()
     sorter.open_span(1, Ts(0))
     sorter.advance(1, Ts(20))
-    sorter.release(Ts(10))
+    sorter.release(Checkpoints(Ts(10)))
     with pytest.raises(InvariantError, match="changes up to 10 were released"):
-        sorter.plan(Ts(9), Ts(20))
+        sorter.plan(Extent(Ts(9), Ts(20)))
 
 
 def test_a_span_cannot_be_opened_below_what_was_handed_out(make: Callable[..., Sorter]) -> None:
     sorter = make()
     sorter.open_span(1, Ts(0))
     sorter.advance(1, Ts(20))
-    sorter.plan(Ts(0), Ts(10))
+    sorter.plan(Extent(Ts(0), Ts(10)))
     sorter.open_span(2, Ts(10))  # below the frontier, but nobody has taken it
     assert sorter.resolved_ts == 10
     with pytest.raises(InvariantError, match="cannot follow span 3 from 9: batches up to 10"):

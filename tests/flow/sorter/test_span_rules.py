@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.flow.sorter.sorter_changes import batch, change, read
 from tidemill.flow.sorter import Sorter
+from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.ts import Ts
 
 SCENARIO = Path(__file__).with_name("spans.txt")
@@ -53,11 +54,11 @@ def _do(sorter: Sorter, word: str, numbers: list[int]) -> list[str]:
         case "advance", [span_id, ts]:
             sorter.advance(span_id, Ts(ts))
         case "release", [ts]:
-            sorter.release(Ts(ts))
+            sorter.release(Checkpoints(Ts(ts)))
         case "add", [span_id, *stamps]:
             asyncio.run(asyncio.wait_for(sorter.add(span_id, batch(change(ts, b"k") for ts in stamps)), 30))
         case "has", [low, high]:
-            return ["changes" if sorter.has_changes(Ts(low), Ts(high)) else "no changes"]
+            return ["changes" if sorter.has_changes(Extent(Ts(low), Ts(high))) else "no changes"]
         case "plan", [low, high]:
             return [f"{i}: {' '.join(str(c[1]) for c in changes)}" for i, changes in read(sorter, low, high).items()]
         case _:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import COMMIT_TS, ITEM, column, table_of
 from tests.sinks.folders import DIGITS, config_for, data, ddl, messages, tree
+from tests.sinks.moments import START
 from tidemill.flow.encoder import Encoded
 from tidemill.model.table import ColumnType, TableInfo
 from tidemill.model.ts import Ts, compose
@@ -85,7 +86,7 @@ class Changefeed:
         def batch(to_ts: int, *units: tuple[TableInfo, list[Encoded]]) -> Callable[[FileSink], Any]:
             def run(sink: FileSink) -> Any:
                 receipts = [
-                    write_files(sink.target(table, table.id, Ts(to_ts)), iter(encoded), self.files())
+                    write_files(sink.target(table, table.id, (Ts(0), Ts(to_ts))), iter(encoded), self.files())
                     for table, encoded in units
                 ]
                 return sink.commit(Ts(to_ts), receipts)
@@ -113,7 +114,7 @@ class Changefeed:
         self.steps_left = steps
         try:
             sink = FileSink(config_for(self.root, DIGITS + "&file-size=1024"), self.state, files=self.files())
-            sink.recover()
+            sink.recover(START)
             plan = self.plan()
             while self.done < len(plan):
                 result = plan[self.done](sink)

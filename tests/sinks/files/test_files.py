@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import COMMIT_TS, FIRST, ITEM, SECOND, column, rows_of, table_of
 from tests.sinks.folders import DAY, DIGITS, config_for, data, ddl, messages, tree, write_batch
+from tests.sinks.moments import START
 from tidemill.errors import InvariantError, SinkError, SupersededError
 from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions, CsvEncoder, CsvOptions, Encoded
 from tidemill.model.ddl import ActionType
@@ -70,7 +71,7 @@ def test_files_are_numbered_on_within_a_folder(tmp_path: Path) -> None:
 )
 def test_dates_come_from_the_batch(tmp_path: Path, separator: str, zone: str, folder: str) -> None:
     sink = FileSink(config_for(tmp_path, f"&date-separator={separator}"), None, zone=ZoneInfo(zone))
-    assert sink.target(ITEM, 108, Ts(COMMIT_TS)).directory == "shop/item/445600000000000001" + folder
+    assert sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS))).directory == "shop/item/445600000000000001" + folder
 
 
 def test_numbers_begin_again_with_each_date(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_partitions_have_folders_of_their_own(tmp_path: Path) -> None:
     parts = (PartitionInfo(201, "p0"), PartitionInfo(202, "p1"))
     table = table_of(column("a", ColumnType.LONG), partitions=parts, table_id=200)
     sink = FileSink(config_for(tmp_path), None)
-    found = [sink.target(table, id, Ts(COMMIT_TS)).directory for id in (201, 202)]
+    found = [sink.target(table, id, (Ts(0), Ts(COMMIT_TS))).directory for id in (201, 202)]
     assert found == [f"shop/item/445600000000000001/{id}/2023-11-14" for id in (201, 202)]
 
 
@@ -107,7 +108,7 @@ def test_a_csv_schema_lists_only_columns_that_records_hold(tmp_path: Path) -> No
     table = table_of(column("a", ColumnType.LONG), column("v", ColumnType.LONG, generated_expr="a * 2"))
     for protocol, names in (("csv", ["a"]), ("canal-json", ["a", "v"])):
         sink = FileSink(config_for(tmp_path / protocol, protocol=protocol), None)
-        sink.target(table, 108, Ts(COMMIT_TS))
+        sink.target(table, 108, (Ts(0), Ts(COMMIT_TS)))
         (file,) = (tmp_path / protocol / "shop/item/meta").iterdir()
         assert [c["ColumnName"] for c in json.loads(file.read_text())["TableColumns"]] == names
 
@@ -195,7 +196,7 @@ def test_a_ddl_writes_a_schema_file_and_rows_follow_into_its_version(tmp_path: P
     document = json.loads(file.read_text())
     assert (document["Query"], document["Type"]) == ("alter table item add column c int", 5)
     assert (document["TableVersion"], document["TableColumnsTotal"]) == (COMMIT_TS, 7)
-    assert sink.target(wider, 108, Ts(COMMIT_TS + 1)).directory == f"shop/item/{COMMIT_TS}/2023-11-14"
+    assert sink.target(wider, 108, (Ts(0), Ts(COMMIT_TS + 1))).directory == f"shop/item/{COMMIT_TS}/2023-11-14"
     assert len(list((tmp_path / "shop/item/meta").iterdir())) == 1
 
 
@@ -218,7 +219,7 @@ def test_a_table_that_gets_its_key_brings_the_rows_from_before_once(tmp_path: Pa
 
     def opened(state: Any) -> FileSink:
         sink = FileSink(config_for(tmp_path), state, rescan=rescan)
-        sink.recover()
+        sink.recover(START)
         return sink
 
     opened(None).ddl(event)  # and dies before its state is saved
@@ -252,9 +253,9 @@ def test_a_table_without_a_schema_file_of_its_version_takes_the_newest_with_the_
     first.ddl(ddl(400, table_of(column("other", ColumnType.LONG), version_ts=400)))
     again = FileSink(config_for(tmp_path), {"format": 1, "folders": {}})
     later = table_of(*ITEM.columns, version_ts=500)
-    assert again.target(later, 108, Ts(COMMIT_TS)).directory.startswith("shop/item/300/")
+    assert again.target(later, 108, (Ts(0), Ts(COMMIT_TS))).directory.startswith("shop/item/300/")
     exact = table_of(*ITEM.columns, version_ts=100)
-    assert again.target(exact, 108, Ts(COMMIT_TS)).directory.startswith("shop/item/100/")
+    assert again.target(exact, 108, (Ts(0), Ts(COMMIT_TS))).directory.startswith("shop/item/100/")
     assert len(list((tmp_path / "shop/item/meta").iterdir())) == 3
 
 
@@ -264,8 +265,8 @@ def test_a_table_without_a_schema_file_of_its_version_takes_the_newest_with_the_
 def test_a_restart_goes_on_where_the_state_says(tmp_path: Path) -> None:
     state = write_batch(FileSink(config_for(tmp_path), None), 10, messages((10, "a\n")))
     again = FileSink(config_for(tmp_path), state)
-    again.recover()
-    target = again.target(ITEM, 108, Ts(10))
+    again.recover(START)
+    target = again.target(ITEM, 108, (Ts(0), Ts(10)))
     assert target.first_index == 2
 
 
@@ -276,36 +277,36 @@ def test_the_state_holds_only_what_is_not_published(tmp_path: Path) -> None:
     state = write_batch(sink, 11, messages((11, "b\n")), table=other, id=109)
     assert state == {"format": 1, "folders": {"shop/other/445600000000000001": 1}}
     again = FileSink(config_for(tmp_path, "&date-separator=none"), state)
-    again.recover()
-    assert again.target(ITEM, 108, Ts(12)).first_index == 2
+    again.recover(START)
+    assert again.target(ITEM, 108, (Ts(0), Ts(12))).first_index == 2
 
 
 def test_recovery_removes_only_what_no_commit_covers(tmp_path: Path) -> None:
     sink = FileSink(config_for(tmp_path), None)
     state = write_batch(sink, COMMIT_TS, messages((COMMIT_TS, "kept\n")))
-    write_files(sink.target(ITEM, 108, Ts(COMMIT_TS)), iter([messages((COMMIT_TS + 1, "lost\n"))]))
+    write_files(sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS))), iter([messages((COMMIT_TS + 1, "lost\n"))]))
     fresh = compose(1_700_000_000_000 + 86_400_000)
-    write_files(sink.target(ITEM, 108, fresh), iter([messages((fresh, "lost\n"))]))
+    write_files(sink.target(ITEM, 108, (Ts(0), fresh)), iter([messages((fresh, "lost\n"))]))
     (tmp_path / DAY / ".CDC000003.json.0a1b2c3d.tmp").write_text("half")
     (tmp_path / "notes.txt").write_text("not ours")
     again = FileSink(config_for(tmp_path), state)
-    again.recover()
+    again.recover(START)
     assert data(tmp_path) == {f"{DAY}/CDC000001.json": "kept\n", "notes.txt": "not ours"}
 
 
 def test_recovery_publishes_what_was_committed_and_not_published(tmp_path: Path) -> None:
     sink = FileSink(config_for(tmp_path), None)
-    receipt = write_files(sink.target(ITEM, 108, Ts(COMMIT_TS)), iter([messages((COMMIT_TS, "a\n"))]))
+    receipt = write_files(sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS))), iter([messages((COMMIT_TS, "a\n"))]))
     state = sink.commit(Ts(COMMIT_TS), [receipt])
     again = FileSink(config_for(tmp_path), state)
-    again.recover()
+    again.recover(START)
     assert data(tmp_path) == {f"{DAY}/CDC000001.json": "a\n"}
     assert (tmp_path / DAY / "meta/CDC.index").read_text() == "CDC000001.json\n"
 
 
 def test_a_task_that_was_left_behind_writes_nothing(tmp_path: Path) -> None:
-    target = FileSink(config_for(tmp_path), None).target(ITEM, 108, Ts(COMMIT_TS))
-    FileSink(config_for(tmp_path), None).recover()
+    target = FileSink(config_for(tmp_path), None).target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
+    FileSink(config_for(tmp_path), None).recover(START)
     with pytest.raises(SupersededError, match=r"another process, writes there now\. Nothing is lost"):
         write_files(target, iter([messages((COMMIT_TS, "late\n"))]))
     assert not list(tmp_path.rglob("CDC*.json"))
@@ -314,8 +315,8 @@ def test_a_task_that_was_left_behind_writes_nothing(tmp_path: Path) -> None:
 def test_a_new_changefeed_continues_the_numbers_of_a_folder(tmp_path: Path) -> None:
     write_batch(FileSink(config_for(tmp_path), None, start_ts=Ts(5)), 10, messages((10, "a\n")))
     follower = FileSink(config_for(tmp_path), None, start_ts=Ts(10))
-    follower.recover()
-    assert follower.target(ITEM, 108, Ts(10)).first_index == 2
+    follower.recover(START)
+    assert follower.target(ITEM, 108, (Ts(0), Ts(10))).first_index == 2
 
 
 def test_a_receipt_that_does_not_follow_is_a_bug(tmp_path: Path) -> None:
@@ -327,7 +328,7 @@ def test_a_receipt_that_does_not_follow_is_a_bug(tmp_path: Path) -> None:
 
 
 def test_targets_and_receipts_travel(tmp_path: Path) -> None:
-    target = FileSink(config_for(tmp_path), None).target(ITEM, 108, Ts(COMMIT_TS))
+    target = FileSink(config_for(tmp_path), None).target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
     assert pickle.loads(pickle.dumps(target)) == target
     receipt = Receipt("d", 1, 2, 3, 4)
     assert pickle.loads(pickle.dumps(receipt)) == receipt
@@ -361,7 +362,7 @@ def test_a_folder_that_vanished_between_runs(tmp_path: Path) -> None:
 
 def test_a_folder_that_vanishes_during_a_run_is_not_made_anew(tmp_path: Path) -> None:
     sink = FileSink(config_for(tmp_path / "out"), None)
-    target = sink.target(ITEM, 108, Ts(COMMIT_TS))
+    target = sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
     (tmp_path / "out").rename(tmp_path / "away")
     with pytest.raises(SinkError, match=r"cannot create folder .*The folder has vanished"):
         write_files(target, iter([messages((COMMIT_TS, "a\n"))]))
@@ -385,7 +386,7 @@ def test_what_the_system_refuses_is_explained_and_waited_out_where_it_passes(
         def step_append(self, file: BinaryIO, chunk: Any) -> None:
             raise OSError(number, "so it says")
 
-    target = FileSink(config_for(tmp_path), None).target(ITEM, 108, Ts(COMMIT_TS))
+    target = FileSink(config_for(tmp_path), None).target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
     with pytest.raises(SinkError, match=rf"cannot write .*CDC000001\.json: so it says\. {remedy}") as raised:
         write_files(target, iter([messages((COMMIT_TS, "a\n"))]), Refusing(str(tmp_path)))
     assert raised.value.retryable == (number not in (errno.EACCES, errno.EROFS))
@@ -396,7 +397,7 @@ def test_errors_of_the_stages_before_pass_unchanged(tmp_path: Path) -> None:
         yield messages((COMMIT_TS, "a\n"))
         raise FileNotFoundError("a segment")
 
-    target = FileSink(config_for(tmp_path), None).target(ITEM, 108, Ts(COMMIT_TS))
+    target = FileSink(config_for(tmp_path), None).target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
     with pytest.raises(FileNotFoundError, match="a segment"):
         write_files(target, broken())
 
@@ -406,7 +407,7 @@ def test_an_index_file_that_names_nothing(tmp_path: Path) -> None:
     (tmp_path / DAY / "meta").mkdir(parents=True)
     (tmp_path / DAY / "meta/CDC.index").write_text("garbage")
     with pytest.raises(SinkError, match=r"its index file names no data file\. Restore .*CDC\.index"):
-        sink.target(ITEM, 108, Ts(COMMIT_TS))
+        sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
 
 
 def test_a_state_of_another_format(tmp_path: Path) -> None:
@@ -420,8 +421,8 @@ def test_a_state_of_another_format(tmp_path: Path) -> None:
 def test_a_blackhole_counts_and_keeps_nothing(tmp_path: Path) -> None:
     sink = open_sink(parse_sink_uri("blackhole://"), None)
     assert isinstance(sink, BlackholeSink)
-    sink.recover()
-    receipt = drop_messages(sink.target(ITEM, 108, Ts(5)), iter([messages((1, "abc"), (2, "d"))]))
+    sink.recover(START)
+    receipt = drop_messages(sink.target(ITEM, 108, (Ts(0), Ts(5))), iter([messages((1, "abc"), (2, "d"))]))
     assert (receipt.rows, receipt.bytes, receipt.files) == (2, 4, 0)
     state = sink.commit(Ts(5), [receipt])
     sink.publish(Ts(5))
@@ -432,14 +433,14 @@ def test_a_blackhole_counts_and_keeps_nothing(tmp_path: Path) -> None:
 def test_rows_that_only_count_are_not_encoded() -> None:
     config = parse_sink_uri("blackhole://")
     rows = rows_of(ITEM, (None, FIRST), (FIRST, SECOND), (SECOND, None))
-    receipt = open_sink(config, None).target(ITEM, 108, Ts(5)).write(iter([rows, rows]))
+    receipt = open_sink(config, None).target(ITEM, 108, (Ts(0), Ts(5))).write(iter([rows, rows]))
     assert (receipt.rows, receipt.bytes) == (6, 0)
 
 
 def test_a_sink_is_opened_by_its_config(tmp_path: Path) -> None:
     sink = open_sink(config_for(tmp_path), None)
     assert isinstance(sink, FileSink)
-    receipt = sink.target(ITEM, 108, Ts(COMMIT_TS)).write(iter([rows_of(ITEM, (None, FIRST), ts=[COMMIT_TS])]))
+    receipt = sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS))).write(iter([rows_of(ITEM, (None, FIRST), ts=[COMMIT_TS])]))
     (file,) = tmp_path.rglob("CDC*.json")
     assert receipt == Receipt(DAY, 1, 1, 1, file.stat().st_size)
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tests.flow.schema.stores import fed_store
 from tests.histories import History, load
 from tests.sinks.folders import QuickFiles
+from tests.sinks.moments import at
 from tidemill.flow.mounter import mount
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
 from tidemill.model.receipt import Receipt
@@ -85,7 +86,7 @@ class Replay:
     def crash(self) -> None:
         self.sink.close()
         self.sink = open_sink(self.options, self.state, self.history)
-        self.sink.recover()
+        self.sink.recover(at(self.from_ts))
 
     def write(self, to_ts: int, only: Collection[str] = ()) -> list[Receipt]:
         """What executors do with a batch; of the tables named, if any are."""
@@ -105,7 +106,7 @@ class Replay:
             assert table is not None
             if only and table.name not in only:
                 continue
-            target = self.sink.target(table, followed.physical_id, Ts(to_ts))
+            target = self.sink.target(table, followed.physical_id, (Ts(self.from_ts), Ts(to_ts)))
             batch = mount(table, followed.physical_id, changes.slice(begin, end - begin))
             files = None if self.options.storage.is_s3 else QuickFiles(self.options.storage.root)
             receipt = write_rows(target, iter([batch]), files)

@@ -66,7 +66,7 @@ def test_a_table_is_whole_from_the_ddl_on_with_which_it(name: str, kind: str, tm
     changes = replay.history.row_changes(physical_id)
     behind = changes.filter(pc.greater(changes["commit_ts"], pa.scalar(at, pa.uint64())))
     rows = mount(event.table_info, physical_id, behind)
-    replay.commit(end, [write_rows(replay.sink.target(event.table_info, physical_id, Ts(end)), iter([rows]))])
+    replay.commit(end, [write_rows(replay.sink.target(event.table_info, physical_id, (Ts(0), Ts(end))), iter([rows]))])
     lake = published(replay, end)
     assert ids(lake.rows_at(table.schema, table.name, end)) == ids(rows_of(replay.history, table, physical_id, end).new)
     assert ids(lake.rows_at(table.schema, table.name, at)) == expected

@@ -161,7 +161,7 @@ def test_what_a_lost_batch_left_is_removed(kind: str, tmp_path: Path) -> None:
 def test_a_task_whose_sink_was_replaced_stops(kind: str, tmp_path: Path) -> None:
     replay = whole("types", kind, tmp_path / "lake")
     table, physical_id = next(iter(replay.tables()))
-    target = replay.sink.target(table, physical_id, Ts(replay.history.end_ts))
+    target = replay.sink.target(table, physical_id, (Ts(0), Ts(replay.history.end_ts)))
     replay.crash()
     rows = rows_of(replay.history, table, physical_id, replay.history.end_ts)
     with pytest.raises(SupersededError):

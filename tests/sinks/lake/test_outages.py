@@ -17,6 +17,7 @@ from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError
 
 from tests.sinks.files.storage.buckets import Bucket, bucket
 from tests.sinks.lake.replay import Replay
+from tests.sinks.moments import at
 from tidemill.errors import SinkError, SinkUnavailableError
 from tidemill.model.ts import Ts
 from tidemill.sinks.files.storage import parse_storage
@@ -45,7 +46,7 @@ def test_an_outage_of_the_bucket_passes_and_nothing_is_there_twice(
         replay.sink.ddl(event)
     receipts = replay.write(end, NAMES)
     with s3.stopped():
-        for act in (lambda: replay.sink.commit(Ts(end), receipts), replay.sink.recover):
+        for act in (lambda: replay.sink.commit(Ts(end), receipts), lambda: replay.sink.recover(at(replay.from_ts))):
             with pytest.raises(SinkUnavailableError) as raised:
                 act()
             assert "hush" not in str(raised.value)
@@ -54,7 +55,7 @@ def test_an_outage_of_the_bucket_passes_and_nothing_is_there_twice(
                 patch.setattr(replay.sink._claim, "check", lambda: None)
                 with pytest.raises(SinkUnavailableError, match="cannot append to"):
                     replay.sink.commit(Ts(end), receipts)
-    replay.sink.recover()
+    replay.sink.recover(at(replay.from_ts))
     again = replay.write(end, NAMES)
     replay.commit(end, again)
     lake = Lake(replay.options)

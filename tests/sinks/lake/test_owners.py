@@ -11,6 +11,7 @@ import pytest
 
 from tests.sinks.lake.replay import KINDS, Replay, open_sink, options_of, uri_of
 from tests.sinks.lake.test_crashes import contents
+from tests.sinks.moments import at
 from tidemill.errors import SinkError, SupersededError
 from tidemill.model.ts import Ts
 from tidemill.sinks.lake.reader import Lake
@@ -65,7 +66,7 @@ def test_a_table_of_another_changefeed_is_refused_by_name_where_the_lake_forgot_
     other.sink = open_sink(other.options, None, other.history)
     table, physical_id = next((t, i) for t, i in other.tables() if t.name == "ints")
     with pytest.raises(SinkError, match=r"table \S*.* belongs to changefeed 'feed' of cluster 7") as raised:
-        other.sink.target(table, physical_id, Ts(other.history.end_ts))
+        other.sink.target(table, physical_id, (Ts(0), Ts(other.history.end_ts)))
     assert not raised.value.retryable
     assert table.name in str(raised.value)
 
@@ -78,7 +79,7 @@ def test_a_delta_table_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     replay = Replay("types", "delta", tmp_path / "lake")
     table, physical_id = next((t, i) for t, i in replay.tables() if t.name == "ints")
     with pytest.raises(SinkError, match=r"kinds/ints in .* is not one of Tidemill's"):
-        replay.sink.target(table, physical_id, Ts(replay.history.end_ts))
+        replay.sink.target(table, physical_id, (Ts(0), Ts(replay.history.end_ts)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,7 +94,7 @@ def test_a_new_changefeed_has_to_start_where_the_lake_ends(kind: str, distance: 
     sink_of, options = type(replay.sink), options_of(uri, "of a new data-dir")
     with pytest.raises(SinkError, match=rf"already holds changes up to .* {harm}"):
         sink_of(options, None, start_ts=Ts(end + distance))
-    sink_of(options, None, start_ts=Ts(end)).recover()
+    sink_of(options, None, start_ts=Ts(end)).recover(at(end))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,7 +104,7 @@ def test_another_changefeed_is_told_whose_lake_it_is_rather_than_where_to_start(
 ) -> None:
     """The checkpoint of a lake in use moves on, so a start-ts that fits now never fits when it is tried."""
     replay = begun(kind, tmp_path / "lake") if has_tables else Replay("types", kind, tmp_path / "lake")
-    replay.sink.recover()
+    replay.sink.recover(at(replay.from_ts))
     end = replay.history.end_ts
     replay.sink.publish(Ts(end))
     for start_ts in (end - 1, end, end + 1):
@@ -116,7 +117,7 @@ def test_a_changefeed_without_rows_yet_continues_behind_the_checkpoint_that_it_h
     replay = Replay("types", "delta", tmp_path / "lake")
     told = replay.history.end_ts - 1
     replay.sink.publish(Ts(told))
-    type(replay.sink)(replay.options, None, start_ts=Ts(told + 1), is_resumed=True).recover()
+    type(replay.sink)(replay.options, None, start_ts=Ts(told + 1), is_resumed=True).recover(at(told + 1))
 
 
 # Drivers.
@@ -150,7 +151,7 @@ def successor(replay: Replay) -> Replay:
     """Another process with the same changefeed, which knows what was saved."""
     found = copy(replay)
     found.sink = open_sink(replay.options, replay.state, replay.history)
-    found.sink.recover()
+    found.sink.recover(at(found.from_ts))
     return found
 
 
@@ -167,7 +168,7 @@ def test_a_driver_that_was_superseded_can_do_nothing_more(kind: str, tmp_path: P
     late: list[Callable[[], Any]] = [
         lambda: old.sink.commit(Ts(end), receipts),
         lambda: old.sink.publish(Ts(end)),
-        old.sink.recover,
+        lambda: old.sink.recover(at(old.from_ts)),
     ]
     for act in late:
         with pytest.raises(SupersededError, match="Nothing is lost"):
@@ -204,11 +205,11 @@ def test_a_driver_that_is_superseded_within_its_commit_adds_nothing(kind: str, t
 def test_a_late_change_of_columns_is_refused(kind: str, tmp_path: Path) -> None:
     old = begun(kind, tmp_path / "lake")
     table, physical_id = next((t, i) for t, i in old.tables() if t.name == "ints")
-    old.sink.target(table, physical_id, Ts(old.history.end_ts))
+    old.sink.target(table, physical_id, (Ts(0), Ts(old.history.end_ts)))
     lake = old.sink.journal.by_table_id(table.id)
     assert lake is not None
     new = successor(old)
-    new.sink.target(table, physical_id, Ts(old.history.end_ts))
+    new.sink.target(table, physical_id, (Ts(0), Ts(old.history.end_ts)))
     wider = replace(lake, columns=(*lake.columns, replace(lake.columns[-1], id=lake.columns[-1].id + 1, name="late")))
     with pytest.raises(SupersededError):
         old.sink._backend.put(wider)

@@ -82,7 +82,7 @@ def replay(
     for to_ts in barriers(history):
         receipts = []
         for rows in units(history, from_ts, to_ts):
-            receipts.append(write_rows(sink.target(rows.table, rows.physical_id, Ts(to_ts)), iter([rows])))
+            receipts.append(write_rows(sink.target(rows.table, rows.physical_id, (Ts(0), Ts(to_ts))), iter([rows])))
         sink.commit(Ts(to_ts), receipts)
         for event in events_at(history.name, to_ts):
             run_ddl(sink, event)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.flow.encoder.samples import COMMIT_TS, KEY, column, rows_of, table_of
 from tests.mariadb import MariaDb
+from tests.sinks.moments import START
 from tidemill.errors import SinkError
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.row import RowBatch
@@ -22,7 +23,7 @@ TABLE = table_of(column("id", ColumnType.LONG, KEY), schema="ddls", name="t")
 def sink(mariadb: MariaDb) -> Iterator[MysqlSink]:
     mariadb.query("CREATE OR REPLACE DATABASE ddls", "DROP DATABASE IF EXISTS tidb_cdc")
     found = MysqlSink(parse_mysql_uri(mariadb.uri("enable-sync-point=true&sync-point-interval=30s")), None)
-    found.recover()
+    found.recover(START)
     yield found
     found.close()
 
@@ -41,7 +42,7 @@ def again(sink: MysqlSink, *events: DdlEvent) -> None:
     """Run events, lose all memory of it, and run them again."""
     for one in events:
         sink.ddl(one)
-    sink.recover()
+    sink.recover(START)
     for one in events:
         sink.ddl(one)
 
@@ -121,7 +122,7 @@ def test_a_table_made_like_another_needs_no_other(mariadb: MariaDb) -> None:
     """The other may be filtered out, or have changed since: the table is made as it is upstream, its times in UTC."""
     mariadb.query("CREATE OR REPLACE DATABASE ddls", "DROP DATABASE IF EXISTS tidb_cdc")
     sink = MysqlSink(parse_mysql_uri(mariadb.uri("time-zone=%2B08:00")), None)
-    sink.recover()
+    sink.recover(START)
     creation = "CREATE TABLE `t` (`id` int NOT NULL, `at` timestamp NULL DEFAULT '2020-01-01 00:00:00', KEY `i` (`at`))"
     again(sink, event("create table t like nowhere", ActionType.CREATE_TABLE, 1, creation=creation))
     mariadb.query("INSERT INTO ddls.t (id) VALUES (1)")
@@ -171,7 +172,7 @@ def test_a_table_that_comes_back_and_was_not_kept_gets_its_rows_from_the_upstrea
         yield rows_of(table, (None, {"id": 2}))
 
     sink = MysqlSink(parse_mysql_uri(mariadb.uri()), None, rescan=rescan)
-    sink.recover()
+    sink.recover(START)
     creation = "CREATE TABLE `t_old` (`id` int NOT NULL, PRIMARY KEY (`id`) /*T![clustered_index] CLUSTERED */)"
     recovered = event("flashback table t to t_old", ActionType.RECOVER_TABLE, 2, back, creation=creation)
     if is_again:
@@ -206,9 +207,11 @@ def test_sync_points_are_recorded_at_round_moments(sink: MysqlSink, mariadb: Mar
     due = sink.next_barrier(Ts(COMMIT_TS))
     assert due is not None
     assert (due >> 18) % 30_000 == 0
-    sink.commit(Ts(COMMIT_TS + 5), [])
-    state = sink.commit(due, [])
-    sink.commit(due, [])
+    sink.sync(Ts(COMMIT_TS + 5))
+    sink.commit(due, [])  # others may still be behind
+    assert mariadb.query("SHOW TABLES FROM tidb_cdc LIKE 'syncpoint_v1'") == []
+    state = sink.sync(due)
+    sink.sync(due)
     found = mariadb.query("SELECT changefeed, primary_ts, secondary_ts FROM tidb_cdc.syncpoint_v1")
     assert found == [("default", str(due), "0")]
     assert state["sync_point_ts"] == due

@@ -15,6 +15,7 @@ import pytest
 
 from tests.flow.encoder.samples import COMMIT_TS, rows_of
 from tests.mariadb import MariaDb
+from tests.sinks.moments import START
 from tests.sinks.mysql.test_ddl import event
 from tests.sinks.mysql.test_writing import END, PLAIN, inserted
 from tidemill.errors import SinkError
@@ -112,7 +113,7 @@ def gate(mariadb: MariaDb) -> Iterator[Gate]:
 def open_sink(mariadb: MariaDb, port: int, parameters: str = "") -> MysqlSink:
     options = replace(parse_mysql_uri(mariadb.uri(f"worker-count=1&{parameters}")), port=port, changefeed="fenced")
     sink = MysqlSink(options, None, patience_seconds=PATIENCE_SECONDS)
-    sink.recover()
+    sink.recover(START)
     return sink
 
 
@@ -131,7 +132,7 @@ def test_an_earlier_writer_is_stopped_wherever_it_was_held(
     gate: Gate, mariadb: MariaDb, parameters: str, is_idle: bool
 ) -> None:
     def write(sink: MysqlSink, ts: int = 1000) -> None:
-        write_rows(sink.target(PLAIN, PLAIN.id, Ts(COMMIT_TS + ts)), iter([rows_of(PLAIN, *CHANGES)]))
+        write_rows(sink.target(PLAIN, PLAIN.id, (Ts(0), Ts(COMMIT_TS + ts))), iter([rows_of(PLAIN, *CHANGES)]))
 
     first = open_sink(mariadb, gate.port, parameters)
     if is_idle:
@@ -145,7 +146,7 @@ def test_an_earlier_writer_is_stopped_wherever_it_was_held(
         if is_idle:
             write(earlier)
             mariadb.query("DELETE FROM writing.plain")
-        target = earlier.target(PLAIN, PLAIN.id, END)
+        target = earlier.target(PLAIN, PLAIN.id, (Ts(0), END))
         with gate.holding(step, partial(write_rows, target, iter([rows_of(PLAIN, *CHANGES)]))) as failed:
             later = open_sink(mariadb, mariadb.port, parameters)  # while the earlier one is held
         assert [str(error)[:15] for error in failed] == ["stopped writing"], f"step {step} of {steps}"
@@ -156,12 +157,12 @@ def test_an_earlier_writer_is_stopped_wherever_it_was_held(
 def test_recovery_ends_what_the_same_process_still_writes(gate: Gate, mariadb: MariaDb) -> None:
     """A sibling of a killed worker works on while the batch begins again."""
     sink = open_sink(mariadb, mariadb.port)
-    target = sink.target(PLAIN, PLAIN.id, END)
+    target = sink.target(PLAIN, PLAIN.id, (Ts(0), END))
     write_rows(target, iter([rows_of(PLAIN, *inserted(1))]))
-    sink.recover()
+    sink.recover(START)
     with pytest.raises(SinkError, match="another process has taken it over"):
         write_rows(target, iter([rows_of(PLAIN, *inserted(1, first=5))]))
-    write_rows(sink.target(PLAIN, PLAIN.id, END), iter([rows_of(PLAIN, *inserted(1, first=9))]))
+    write_rows(sink.target(PLAIN, PLAIN.id, (Ts(0), END)), iter([rows_of(PLAIN, *inserted(1, first=9))]))
     assert mariadb.query("SELECT id FROM writing.plain ORDER BY id") == [(0,), (9,)]
     sink.close()
 
@@ -186,11 +187,11 @@ def test_an_earlier_owners_ddl_is_refused_and_one_at_work_is_ended(gate: Gate, m
 
 def test_other_changefeeds_and_clusters_are_left_alone(gate: Gate, mariadb: MariaDb) -> None:
     sink = open_sink(mariadb, mariadb.port)
-    target = sink.target(PLAIN, PLAIN.id, END)
+    target = sink.target(PLAIN, PLAIN.id, (Ts(0), END))
     write_rows(target, iter([rows_of(PLAIN, *inserted(1))]))
     options = replace(parse_mysql_uri(mariadb.uri()), changefeed="fenced", cluster_id="another")
     other = MysqlSink(options, None)
-    other.recover()
+    other.recover(START)
     write_rows(target, iter([rows_of(PLAIN, *inserted(1, first=5))]))
     assert mariadb.query("SELECT COUNT(*) FROM writing.plain") == [(2,)]
     sink.close()

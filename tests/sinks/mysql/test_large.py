@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.mariadb import MariaDb
+from tests.sinks.moments import START
 from tests.sinks.mysql.upstreams import COMMIT_TS, Past, create_table, keyed_table, pasts
 from tidemill.flow.dispatcher import split_key_updates
 from tidemill.flow.filter.rows import without
@@ -42,10 +43,10 @@ def test_large_transactions_end_in_the_same_rows(
     table = keyed_table("large", text_key=text_key)
     mariadb.query("CREATE OR REPLACE DATABASE large", create_table(table))
     sink = MysqlSink(parse_mysql_uri(mariadb.uri(f"worker-count=2&max-txn-row=2&{parameters}")), None)
-    sink.recover()
+    sink.recover(START)
     for number in range(len(past.transactions)):
         rows = past.rows(table, number, number + 1)
-        target = replace(sink.target(table, table.id, END), window_rows=most_rows)
+        target = replace(sink.target(table, table.id, (Ts(0), END)), window_rows=most_rows)
         receipt = write_rows(target, iter([in_pieces(rows)]))
         assert receipt.rows == len(split_key_updates(rows))
         sink.commit(END, [])
@@ -71,7 +72,7 @@ def test_with_table_atomicity_nobody_sees_a_part_and_what_fails_is_written_again
     table = keyed_table("large")
     mariadb.query("CREATE OR REPLACE DATABASE large", create_table(table))
     sink = MysqlSink(parse_mysql_uri(mariadb.uri("transaction-atomicity=table")), None)
-    sink.recover()
+    sink.recover(START)
     rows = Past([[(None, {"id": n, "a": f"{n}", "b": None, "v": None}) for n in range(6)]], []).rows(table, 0, 1)
     seen: list[int] = []
     tries = iter([True])
@@ -83,7 +84,7 @@ def test_with_table_atomicity_nobody_sees_a_part_and_what_fails_is_written_again
                 raise ConnectionResetError("the network")
             yield piece
 
-    receipt = write_rows(replace(sink.target(table, table.id, END), window_rows=1), iter([LargeRows(read)]))
+    receipt = write_rows(replace(sink.target(table, table.id, (Ts(0), END)), window_rows=1), iter([LargeRows(read)]))
     sink.close()
     assert seen == [0] * (4 + 6)
     assert receipt.rows == 6

@@ -11,6 +11,7 @@ import pytest
 
 from tests.flow.encoder.samples import COMMIT_TS, KEY, NOT_NULL, Row, column, rows_of, table_of
 from tests.mariadb import MariaDb
+from tests.sinks.moments import START
 from tests.sinks.mysql.test_ddl import event
 from tidemill.errors import SinkError
 from tidemill.model.ddl import ActionType, DdlEvent
@@ -32,7 +33,7 @@ class Upstream:
     def open(self, changefeed: str = "default") -> MysqlSink:
         options = replace(parse_mysql_uri(self._mariadb.uri("worker-count=2")), changefeed=changefeed)
         sink = MysqlSink(options, None, rescan=self._rescan)
-        sink.recover()
+        sink.recover(START)
         return sink
 
     def _rescan(self, table: TableInfo, physical_ids: Sequence[int], ts: Ts) -> Iterator[RowBatch]:
@@ -44,7 +45,7 @@ class Upstream:
         """By a change that is delivered."""
         self.rows.setdefault(physical_id, []).extend(rows)
         changes = rows_of(table, *((None, row) for row in rows))
-        write_rows(self.sink.target(table, physical_id, Ts(COMMIT_TS + 1)), iter([changes]))
+        write_rows(self.sink.target(table, physical_id, (Ts(0), Ts(COMMIT_TS + 1))), iter([changes]))
 
     def run(self, *events: DdlEvent) -> None:
         """Each DDL, and once more as after a crash before it was noted."""
@@ -322,7 +323,7 @@ def test_a_cascade_is_not_carried_out_twice(upstream: Upstream) -> None:
     upstream.insert(parent, parent.id, {"id": 1})
     upstream.insert(child_info("a"), 1, {"id": 7, "p": 1})
     gone = rows_of(parent, ({"id": 1}, None))
-    write_rows(upstream.sink.target(parent, parent.id, Ts(COMMIT_TS + 2)), iter([gone]))
+    write_rows(upstream.sink.target(parent, parent.id, (Ts(0), Ts(COMMIT_TS + 2))), iter([gone]))
     assert upstream.select("SELECT id FROM ddls.a") == [(7,)]
 
 
@@ -643,7 +644,7 @@ def test_an_update_in_place_keeps_what_is_empty_in_an_enum_and_a_set(upstream: U
     upstream.sink.commit(Ts(COMMIT_TS + 1), [])
     values = [{"e": 0, "s": 3}, {"e": 2, "s": 1}, {"e": None, "s": 2**64 - 1}, {"e": 1, "s": 0}]
     changes = rows_of(table, *(({"id": n, "e": 1, "s": 2}, {"id": n, **row}) for n, row in enumerate(values)))
-    target = upstream.sink.target(table, 7, Ts(COMMIT_TS + 2))
+    target = upstream.sink.target(table, 7, (Ts(0), Ts(COMMIT_TS + 2)))
     assert not target.is_safe  # it updates in place
     write_rows(target, iter([changes]))
     found = upstream.select("SELECT e + 0, CAST(s AS UNSIGNED) FROM ddls.t ORDER BY id")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.mariadb import MariaDb
+from tests.sinks.moments import START
 from tests.sinks.mysql.test_ddl import event
 from tidemill.errors import SinkError
 from tidemill.model.ddl import ActionType
@@ -35,7 +36,7 @@ def test_a_server_that_is_away_is_told_of_at_the_first_try(caplog: pytest.LogCap
         port = nobody.getsockname()[1]
         sink = MysqlSink(parse_mysql_uri(f"mysql://root:secret@127.0.0.1:{port}/"), None, patience_seconds=0.5)
         with pytest.raises(SinkError, match=r"for 0 s|for 1 s"):
-            sink.recover()
+            sink.recover(START)
     (said,) = [record.getMessage() for record in caplog.records]
     assert f"127.0.0.1:{port}" in said
     assert "refused" in said
@@ -51,7 +52,7 @@ def test_closing_ends_the_wait_for_a_server_that_is_away() -> None:
 
         def recover() -> None:
             with pytest.raises(SinkError, match="take over the downstream") as caught:
-                sink.recover()
+                sink.recover(START)
             failures.append(caught.value)
 
         waiting = threading.Thread(target=recover, daemon=True)
@@ -107,7 +108,7 @@ def test_closing_ends_a_handshake_with_a_server_that_says_nothing(silent: int) -
     sink = MysqlSink(
         parse_mysql_uri(f"mysql://root@127.0.0.1:{silent}/?read-timeout=10m"), None, patience_seconds=HOURS
     )
-    (failure,) = ended(sink, sink.recover, lambda: bool(sink._lines._connections))
+    (failure,) = ended(sink, lambda: sink.recover(START), lambda: bool(sink._lines._connections))
     assert failure.retryable
 
 
@@ -133,7 +134,7 @@ def test_closing_ends_the_wait_for_a_host_that_does_not_answer() -> None:
             parse_mysql_uri(f"mysql://root@127.0.0.1:{full.getsockname()[1]}/?timeout=10m"), None,
             patience_seconds=HOURS,
         )  # fmt: skip
-        (failure,) = ended(sink, sink.recover, lambda: bool(sink._lines._connections))
+        (failure,) = ended(sink, lambda: sink.recover(START), lambda: bool(sink._lines._connections))
         for other in others:
             other.close()
     assert failure.retryable
@@ -143,7 +144,7 @@ def test_closing_ends_a_ddl_that_waits_for_a_lock(mariadb: MariaDb) -> None:
     mariadb.query("CREATE OR REPLACE DATABASE waits", "CREATE TABLE waits.t (id INT PRIMARY KEY)")
     mariadb.query("DROP DATABASE IF EXISTS tidb_cdc")  # whose notes may say that this DDL is done
     sink = MysqlSink(parse_mysql_uri(mariadb.uri()), None, patience_seconds=HOURS)
-    sink.recover()
+    sink.recover(START)
     holder = mariadb.connect(autocommit=False)
     with holder.cursor() as cursor:
         cursor.execute("SELECT * FROM waits.t")  # and the table's form is locked until this ends

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import COMMIT_TS, KEY, column, rows_of, table_of
 from tests.mariadb import PASSWORD, MariaDb, need_mariadb
+from tests.sinks.moments import START
 from tests.sinks.mysql.upstreams import Past, create_table, keyed_table, pasts
 from tidemill.errors import SinkError
 from tidemill.model.table import ColumnType, TableInfo
@@ -31,13 +32,13 @@ def sink(mariadb: MariaDb) -> Iterator[MysqlSink]:
         "CREATE OR REPLACE DATABASE writing", "CREATE TABLE writing.plain (id BIGINT PRIMARY KEY, v VARCHAR(10))"
     )
     found = MysqlSink(parse_mysql_uri(mariadb.uri("worker-count=3&max-txn-row=50")), None, patience_seconds=60)
-    found.recover()
+    found.recover(START)
     yield found
     found.close()
 
 
 def write(sink: MysqlSink, table: TableInfo, *changes: Any, ts: Any = None) -> None:
-    write_rows(sink.target(table, table.id, END), iter([rows_of(table, *changes, ts=ts)]))
+    write_rows(sink.target(table, table.id, (Ts(0), END)), iter([rows_of(table, *changes, ts=ts)]))
 
 
 def inserted(count: int, first: int = 0) -> list[tuple[None, dict[str, Any]]]:
@@ -53,14 +54,14 @@ def test_batches_one_after_the_other_and_some_of_them_twice(
     table = keyed_table("again", text_key=data.draw(st.booleans()))
     mariadb.query("CREATE OR REPLACE DATABASE again", create_table(table))
     sink = MysqlSink(parse_mysql_uri(mariadb.uri(f"worker-count=2&max-txn-row=2&{parameters}")), None)
-    sink.recover()
+    sink.recover(START)
     done = 0
     while done < len(past.transactions):
         end = data.draw(st.integers(done + 1, len(past.transactions)))
         if data.draw(st.booleans()):  # written, and lost before anybody noted it
-            write_rows(sink.target(table, table.id, END), iter([past.rows(table, done, end)]))
-            sink.recover()
-        write_rows(sink.target(table, table.id, END), iter([past.rows(table, done, end)]))
+            write_rows(sink.target(table, table.id, (Ts(0), END)), iter([past.rows(table, done, end)]))
+            sink.recover(START)
+        write_rows(sink.target(table, table.id, (Ts(0), END)), iter([past.rows(table, done, end)]))
         sink.commit(END, [])
         done = end
     sink.close()
@@ -73,14 +74,14 @@ def test_a_server_that_is_killed_and_comes_back_in_mid_batch_is_survived(tmp_pat
     with MariaDb(tmp_path / "m") as server:
         server.query("CREATE DATABASE writing", "CREATE TABLE writing.plain (id BIGINT PRIMARY KEY, v VARCHAR(10))")
         sink = MysqlSink(parse_mysql_uri(server.uri("worker-count=4&max-txn-row=1")), None, patience_seconds=90)
-        sink.recover()
+        sink.recover(START)
         sink.commit(Ts(1), [])  # from here on plain INSERT
         rows = inserted(4000)
         failed: list[BaseException] = []
 
         def work() -> None:
             try:
-                target = replace(sink.target(PLAIN, PLAIN.id, END), away_seconds=90)
+                target = replace(sink.target(PLAIN, PLAIN.id, (Ts(0), END)), away_seconds=90)
                 write_rows(target, iter([rows_of(PLAIN, *rows, ts=[COMMIT_TS] * len(rows))]))
             except BaseException as error:
                 failed.append(error)
@@ -151,27 +152,27 @@ def test_a_table_with_other_columns_is_named(sink: MysqlSink, mariadb: MariaDb) 
 def test_a_user_without_rights_is_told_which_are_missing(sink: MysqlSink, mariadb: MariaDb) -> None:
     mariadb.query("CREATE OR REPLACE USER poor@'%'", "GRANT ALL ON tidb_cdc.* TO poor@'%'")
     poor = MysqlSink(parse_mysql_uri(mariadb.uri(user="poor", password="")), None)
-    poor.recover()
+    poor.recover(START)
     with pytest.raises(SinkError, match=r"does not let us write table writing\.plain.*Grant the user"):
         write(poor, PLAIN, *inserted(1))
     mariadb.query("REVOKE ALL ON tidb_cdc.* FROM poor@'%'")
     with pytest.raises(SinkError, match=r"cannot take over the downstream .*tidb_cdc"):
-        MysqlSink(parse_mysql_uri(mariadb.uri(user="poor", password="")), None).recover()
+        MysqlSink(parse_mysql_uri(mariadb.uri(user="poor", password="")), None).recover(START)
     wrong = MysqlSink(parse_mysql_uri(mariadb.uri(password="not-it-at-all")), None)
     with pytest.raises(SinkError, match="1045") as raised:
-        wrong.recover()
+        wrong.recover(START)
     assert "not-it-at-all" not in str(raised.value)
 
 
 def test_a_password_in_base64_is_taken_too(sink: MysqlSink, mariadb: MariaDb) -> None:
     encoded = base64.b64encode(PASSWORD.encode()).decode()
-    MysqlSink(parse_mysql_uri(mariadb.uri(password=encoded)), None).recover()
+    MysqlSink(parse_mysql_uri(mariadb.uri(password=encoded)), None).recover(START)
 
 
 def test_a_server_that_stays_away_is_given_up_as_retryable() -> None:
     gone = MysqlSink(parse_mysql_uri("mysql://root@127.0.0.1:1/?timeout=1s"), None, patience_seconds=0.2)
     with pytest.raises(DownstreamUnavailableError, match=r"cannot take over the downstream at 127\.0\.0\.1:1"):
-        gone.recover()
+        gone.recover(START)
     assert DownstreamUnavailableError.retryable
 
 
@@ -185,24 +186,25 @@ def test_what_a_lost_batch_inserted_and_a_later_one_deletes_is_gone(sink: MysqlS
     """The lost batch comes again in two: the first has nothing of the row, the second sees it come and go."""
     first, middle, last = Ts(COMMIT_TS + 10), Ts(COMMIT_TS + 20), Ts(COMMIT_TS + 30)
     row = {"id": 1, "v": "came"}
-    write_rows(sink.target(PLAIN, PLAIN.id, middle), iter([rows_of(PLAIN, (None, row), ts=[middle])]))
-    sink.recover()
-    write_rows(sink.target(PLAIN, PLAIN.id, first), iter([rows_of(PLAIN, *inserted(1), ts=[first])]))
+    write_rows(sink.target(PLAIN, PLAIN.id, (Ts(0), middle)), iter([rows_of(PLAIN, (None, row), ts=[middle])]))
+    sink.recover(START)
+    write_rows(sink.target(PLAIN, PLAIN.id, (Ts(0), first)), iter([rows_of(PLAIN, *inserted(1), ts=[first])]))
     sink.commit(first, [])
     changes = rows_of(PLAIN, (None, row), (row, None), ts=[middle, last])
-    write_rows(sink.target(PLAIN, PLAIN.id, last), iter([changes]))
+    write_rows(sink.target(PLAIN, PLAIN.id, (first, last)), iter([changes]))
     assert mariadb.query("SELECT id FROM writing.plain") == [(0,)]
     sink.commit(last, [])
-    assert not sink.target(PLAIN, PLAIN.id, last).is_safe
+    assert sink.target(PLAIN, PLAIN.id, (first, last)).is_safe  # of a table that a DDL had kept behind
+    assert not sink.target(PLAIN, PLAIN.id, (middle, last)).is_safe
 
 
 def test_what_an_earlier_run_may_have_written_is_written_safely(mariadb: MariaDb, sink: MysqlSink) -> None:
     later = MysqlSink(parse_mysql_uri(mariadb.uri()), None, written_ts=END)
-    later.recover()
+    later.recover(START)
     later.commit(Ts(END - 1), [])
-    assert later.target(PLAIN, PLAIN.id, END).is_safe
+    assert later.target(PLAIN, PLAIN.id, (Ts(END - 1), END)).is_safe
     later.commit(END, [])
-    assert not later.target(PLAIN, PLAIN.id, Ts(END + 1)).is_safe
+    assert not later.target(PLAIN, PLAIN.id, (END, Ts(END + 1))).is_safe
     later.close()
 
 
@@ -210,10 +212,10 @@ def test_what_an_earlier_run_may_have_written_is_written_safely(mariadb: MariaDb
 
 
 def test_an_earlier_owner_cannot_write_any_more(sink: MysqlSink, mariadb: MariaDb) -> None:
-    target = sink.target(PLAIN, PLAIN.id, END)
+    target = sink.target(PLAIN, PLAIN.id, (Ts(0), END))
     write_rows(target, iter([rows_of(PLAIN, *inserted(1))]))
     later = MysqlSink(parse_mysql_uri(mariadb.uri()), None)
-    later.recover()
+    later.recover(START)
     with pytest.raises(SinkError, match="another process has taken it over"):
         write_rows(target, iter([rows_of(PLAIN, *inserted(1, first=5))]))
     write(later, PLAIN, *inserted(1, first=9))
@@ -230,7 +232,7 @@ def test_a_session_that_merely_got_the_number_of_an_earlier_one_is_left_alone(
     mine = "changefeed = 'default' AND cluster = 'default'"
     mariadb.query(f"UPDATE tidb_cdc.tidemill_writer_v2 SET session = {stranger.thread_id()} WHERE {mine}")
     later = MysqlSink(parse_mysql_uri(mariadb.uri()), None)
-    later.recover()
+    later.recover(START)
     stranger.ping(reconnect=False)
     assert mariadb.query(f"SELECT * FROM tidb_cdc.tidemill_writer_v2 WHERE {mine}") == []
     stranger.close()
@@ -247,7 +249,7 @@ def test_any_number_of_earlier_sessions_is_ended(sink: MysqlSink, mariadb: Maria
     )
     try:
         later = MysqlSink(parse_mysql_uri(mariadb.uri()), None, patience_seconds=1.0)
-        later.recover()
+        later.recover(START)
         later.close()
     finally:
         mariadb.query(f"SET GLOBAL max_allowed_packet = {before}")
@@ -273,7 +275,7 @@ def test_a_statement_of_an_earlier_owner_is_ended_before_the_next_one_writes(sin
     while not mariadb.query("SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'")[0][0]:
         assert writer.is_alive()
     later = MysqlSink(parse_mysql_uri(mariadb.uri()), None)
-    later.recover()
+    later.recover(START)
     holder.rollback()
     holder.close()
     writer.join(60)

@@ -62,10 +62,11 @@ class Absent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """A barrier: rows with commit-ts ≤ ``finished_ts`` go first, then ``events``, then the rest.
+    """A barrier: rows of what it touches with commit-ts ≤ ``finished_ts`` go first, then ``events``, then the rest.
 
+    ``touched`` are physical ids, of the tables before and after. Rows of others have nothing to do with it.
     ``events`` is empty where nothing goes downstream: tables of another kind than we replicate, or
-    physical ids that switch in the middle of a job. ``visible_ts`` is the commit-ts of the first
+    physical ids or columns that switch in the middle of a job. ``visible_ts`` is the commit-ts of the first
     transition at which sessions may use the new form; below ``finished_ts``, rows in between may have
     been written under either. (In a store started in between it is the ts of the start.)
     """
@@ -73,6 +74,7 @@ class SchemaChange:
     finished_ts: Ts
     events: tuple[DdlEvent, ...]
     visible_ts: Ts
+    touched: frozenset[int] = frozenset()
     started: tuple[Followed, ...] = ()  # intervals that start, or whose begin_ts is now known
     ended: tuple[Followed, ...] = ()
 
@@ -179,15 +181,6 @@ class SchemaStore:
         """The names of all databases, also of those without tables; none of the system's."""
         return [database.name for database in self._catalogue.databases.values()]
 
-    def next_swap_ts(self, ts: Ts) -> Ts | None:
-        """The first ts above ``ts`` at which a column is swapped before its DDL is done. A batch must not go beyond
-        it: rows up to there are read by the old column, later ones by the new."""
-        if not self._before_swap:
-            return None
-        versions = (version for physical_id in self._changed for version in self._versions[physical_id])
-        swaps = (at for at, t in versions if at > ts and t is not None and (t.id, t.version_ts) in self._before_swap)
-        return min(swaps, default=None)
-
     def physical_ids(self) -> list[int]:
         """Of every table that is known, followed or not, ascending."""
         return sorted(self._versions)
@@ -291,27 +284,37 @@ class SchemaStore:
         if job.state == JobState.DONE:
             del self._running[job.id]
             return self._finish(row, running)
+        before = self._touched_by(job, running)
+        had_swapped = running.has_swapped
         if job.is_undone:
             self._switch_back(job, running, ts)
         elif job.is_running:
             self._switch(job, running, ts)
-        return self._switched(ts)
+        touched = before | self._touched_by(job, running)
+        if running.has_swapped and not had_swapped:
+            return SchemaChange(ts, (), ts, touched, *self._follower.take_changes())
+        return self._switched(ts, touched)
+
+    def _touched_by(self, job: Job, running: _Running) -> frozenset[int]:
+        table = self._catalogue.tables.get(job.table_id)
+        return frozenset((*running.new_ids, *(table.physical_ids if table is not None else ())))
 
     def _finish(self, row: JobRow, running: _Running) -> SchemaChange | None:
         effect = effect_of(row, self._catalogue)
         if effect is None:
-            return self._switched(row.commit_ts)
+            return self._switched(row.commit_ts, self._touched_by(row.job, running))
         before = self._catalogue.tables.get(row.job.table_id)
-        self._commit(effect, row, running)
+        touched = self._commit(effect, row, running)
         if before is not None and row.job.type == ActionType.DROP_TABLE_PARTITION:
             self._replay_takers(row, effect.put[0], None if running.is_from_start else before)
         started, ended = self._follower.take_changes()
         if not (effect.events or started or ended or any(map(self._has_rows, effect.put))):
             return None  # a sequence, say
         visible_ts = row.commit_ts if running.visible_ts is None else running.visible_ts
-        return SchemaChange(row.commit_ts, effect.events, visible_ts, started, ended)
+        return SchemaChange(row.commit_ts, effect.events, visible_ts, touched, started, ended)
 
-    def _commit(self, effect: Effect, row: JobRow, running: _Running) -> None:
+    def _commit(self, effect: Effect, row: JobRow, running: _Running) -> frozenset[int]:
+        """Returns the physical ids that it touches."""
         ts, tables = row.commit_ts, self._catalogue.tables
         if effect.put_database is not None:
             self._catalogue.databases[effect.put_database.id] = effect.put_database
@@ -330,6 +333,7 @@ class SchemaStore:
         if row.job.type == ActionType.TRUNCATE_TABLE_PARTITION:
             self._open_truncated(row.job, set(after) - before | set(running.new_ids), effect.put, ts)
         self._follower.change(before, {i for t in effect.put for i in self._row_ids(t)}, ts)
+        return frozenset(before | set(after))
 
     # Physical ids that switch while the job runs
 
@@ -382,9 +386,12 @@ class SchemaStore:
             self._follower.change(running.new_ids, self._row_ids(table), ts)
         running.new_ids = ()
 
-    def _switched(self, ts: Ts) -> SchemaChange | None:
+    def _switched(self, ts: Ts, touched: frozenset[int]) -> SchemaChange | None:
         started, ended = self._follower.take_changes()
-        return SchemaChange(ts, (), ts, started, ended) if started or ended else None
+        if not (started or ended):
+            return None
+        moved = {followed.physical_id for followed in (*started, *ended)}
+        return SchemaChange(ts, (), ts, touched | moved, started, ended)
 
     def _open_truncated(self, job: Job, new_ids: Iterable[int], tables: Iterable[TableInfo], ts: Ts) -> None:
         """New ids of a truncated partition hold nothing but rows written after the truncation, so all
@@ -419,7 +426,7 @@ class SchemaStore:
             if not isinstance(job.args, list):
                 new_ids = [i for i in new_ids if i >= job.id - len(old_ids)]
             self._follower.reopen(new_ids, job.real_start_ts or row.commit_ts)
-        return self._switched(row.commit_ts)
+        return self._switched(row.commit_ts, frozenset(table.physical_ids))
 
     def _add_version(self, physical_id: int, ts: Ts, table: TableInfo | None) -> None:
         versions = self._versions.setdefault(physical_id, [])

@@ -4,7 +4,7 @@ Between two samples rows are taken to be spread evenly over time, so a batch is 
 should be, whatever the number of segments, and no file is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,20 @@ _Amounts = npt.NDArray[np.float64]
 class Estimate:
     """The rows and bytes of some segments over time. Made once per set of segments."""
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
+    def __init__(self, segments: Sequence[Segment], only: Collection[int] = (), without: Collection[int] = ()) -> None:
+        """Of ``only`` these spans, or of all ``without`` these."""
         no_ts, none = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.float64)
-        self._first: Stamps = np.concatenate([no_ts, *(s.ts for s in segments)])
-        self._last: Stamps = np.concatenate([no_ts, *(s.sample_last_ts for s in segments)])
-        self._rows: _Amounts = np.concatenate([none, *(np.diff(s.row) for s in segments)])
-        self._bytes: _Amounts = np.concatenate([none, *(np.diff(s.sample_bytes) for s in segments)])
+        chosen = [_samples(segment, only, without) for segment in segments]
+        self._first: Stamps = np.concatenate([no_ts, *(s.ts[c] for s, c in zip(segments, chosen, strict=True))])
+        self._last: Stamps = np.concatenate(
+            [no_ts, *(s.sample_last_ts[c] for s, c in zip(segments, chosen, strict=True))]
+        )
+        self._rows: _Amounts = np.concatenate(
+            [none, *(np.diff(s.row)[c] for s, c in zip(segments, chosen, strict=True))]
+        )
+        self._bytes: _Amounts = np.concatenate(
+            [none, *(np.diff(s.sample_bytes)[c] for s, c in zip(segments, chosen, strict=True))]
+        )
 
     def largest_to(self, from_ts: int, bound_ts: int, max_rows: int, max_bytes: int) -> int:
         """The largest ts ≤ ``bound_ts`` such that about no more than allowed lies above ``from_ts`` up to it."""
@@ -42,6 +50,14 @@ class Estimate:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
+
+
+def _samples(segment: Segment, only: Collection[int], without: Collection[int]) -> npt.NDArray[np.bool_] | slice:
+    """Which samples of a segment belong to the spans that are asked for."""
+    if not (only or without):
+        return slice(None)
+    is_chosen = np.isin(segment.span_ids, list(only)) if only else ~np.isin(segment.span_ids, list(without))
+    return np.repeat(is_chosen, np.diff(segment.section_sample))
 
 
 def _share(first: Stamps, last: Stamps, ts: int) -> _Amounts:

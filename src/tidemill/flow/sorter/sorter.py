@@ -11,7 +11,7 @@ that always ends. All that is taken in goes to disk sooner or later, so it is co
 then on, in the size of the file that it will become: what is in memory or being written never makes the files exceed
 it. Where it would be exceeded, ``add`` waits as long as the readers can make room by
 themselves: while there are changes that they may take (up to the lower of the resolved-ts and
-the last limit that they told of, by ``allow`` or ``next_to``) and that the checkpoint has not passed,
+what they told of last, by ``allow``) and that the checkpoint has not passed,
 or while they are busy with something else that will end. When they
 have taken all of that, only new input can move the frontier or the barrier on, whichever span it
 comes from, so everything is let in, beyond the bound. To block the slowest span, or a stream that
@@ -20,7 +20,7 @@ it shares with others, would block for ever.
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,7 @@ from tidemill.flow.sorter.slices import SpanSlices
 from tidemill.flow.sorter.spans import FollowedSpans
 from tidemill.log import get_logger
 from tidemill.model.change import RAW_CHANGE_SCHEMA
+from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.ts import MAX_TS, Ts
 from tidemill.private import make_private
 
@@ -109,9 +110,9 @@ class Sorter:
         self._sealing: _Sealing | None = None
         self._segments: list[Segment] = []
         self._estimate: Estimate | None = None  # of _segments; None: to be made again
-        self._released_ts = Ts(0)
+        self._released = Checkpoints(Ts(0))
         self._planned_ts = Ts(0)
-        self._limit_ts = Ts(0)  # the highest ts that readers were ready to take
+        self._allowed = Extent(Ts(0), Ts(0))  # what readers were ready to take when they told of it last
         self._is_busy = False
         self._numbered = 0
         self._waiting = 0
@@ -134,7 +135,7 @@ class Sorter:
     @property
     def taken_ts(self) -> Ts:
         """Batches up to here have been planned or are durable."""
-        return max(self._planned_ts, self._released_ts)
+        return max(self._planned_ts, self._released.base_ts)
 
     def open_span(self, span_id: int, since_ts: Ts) -> None:
         """Follow a span's changes above ``since_ts``; it holds the frontier there until it advances.
@@ -205,7 +206,7 @@ class Sorter:
         if span is None or len(changes) == 0:
             return None
         commit = ts_column(changes, "commit_ts")
-        low, high = max(span.since_ts, self._released_ts), span.until_ts
+        low, high = max(span.since_ts, self._released.of(span_id)), span.until_ts
         if commit.min() > low and commit.max() <= high:
             return changes
         inside = (commit > np.uint64(low)) & (commit <= np.uint64(high))
@@ -242,80 +243,94 @@ class Sorter:
             self._full -= 1
 
     def _readers_have_work(self) -> bool:
-        return self._is_busy or self.has_changes(self._released_ts, min(self.resolved_ts, self._limit_ts))
+        return self._is_busy or self.has_changes(self._allowed.up_to(self.resolved_ts).above(self._released))
 
     # Changes go out
 
-    def allow(self, limit_ts: Ts, *, is_busy: bool = False) -> None:
-        """Readers may take changes up to ``limit_ts``. ``is_busy``: not now, but soon, whether more comes in or not."""
-        self._limit_ts = max(self._limit_ts, limit_ts)
+    def allow(self, extent: Extent, *, is_busy: bool = False) -> None:
+        """Readers may take what lies in ``extent``. ``is_busy``: not now, but soon, whether more comes in or not."""
+        self._allowed = extent
         self._is_busy = is_busy
         self._something_moved.set()
 
-    def next_to(self, from_ts: Ts, limit_ts: Ts, max_rows: int, max_bytes: int) -> Ts:
-        """Where a batch that begins above ``from_ts`` should end.
+    def next_to(
+        self,
+        from_ts: Ts,
+        limit_ts: Ts,
+        max_rows: int,
+        max_bytes: int,
+        *,
+        only: Collection[int] = (),
+        without: Collection[int] = (),
+    ) -> Ts:
+        """Where a batch that begins above ``from_ts`` should end: of ``only`` these spans, or of all ``without`` these.
 
         The largest ts, at most ``limit_ts`` and the frontier, up to which there are about no more rows
         and bytes than asked for; yet always one commit-ts if there is any, however big it is.
         ``from_ts`` itself where nothing can be taken.
         """
-        self._limit_ts = max(self._limit_ts, limit_ts)
-        self._something_moved.set()
         bound = min(limit_ts, self.resolved_ts)
         if bound <= from_ts:
             return from_ts
         self._settle(wait=True)
         if self._buffers.oldest_ts <= bound:
             self._seal_now()
-        if self._estimate is None:
-            self._estimate = Estimate(self._segments)
-        to = self._estimate.largest_to(from_ts, bound, max_rows, max_bytes)
-        return Ts(to) if to == bound else Ts(max(to, self._first_above(from_ts, bound)))
+        if only or without:
+            estimate = Estimate(self._segments, only, without)
+        else:
+            estimate = self._estimate = self._estimate or Estimate(self._segments)
+        to = estimate.largest_to(from_ts, bound, max_rows, max_bytes)
+        if to == bound:
+            return Ts(to)
+        return Ts(max(to, self._first_above(Extent(from_ts, bound), only, without)))
 
-    def has_changes(self, from_ts: Ts, to_ts: Ts) -> bool:
-        """Whether any change that is wanted has ``from_ts < commit_ts ≤ to_ts``."""
-        if from_ts >= to_ts:
+    def has_changes(self, extent: Extent) -> bool:
+        """Whether any change that is wanted lies in ``extent``, whose own windows are those of spans."""
+        if extent.is_empty:
             return False
         self._settle(wait=False)
-        clipped = self._spans.clipped
-        if any(self._has_buffered(b, from_ts, to_ts) for b in self._all_buffers()):
+        apart = self._spans.clipped | extent.own.keys()
+        if any(self._has_buffered(b, extent) for b in self._all_buffers()):
             return True
-        low, high = np.uint64(from_ts), np.uint64(to_ts)
+        low, high = np.uint64(extent.from_ts), np.uint64(extent.to_ts)
         for segment in self._segments:
             first, last = segment.first_ts, segment.last_ts
             overlap = (first <= high) & (last > low)
             sure = overlap & ((first > low) | (last <= high))
-            if clipped:
-                sure &= ~np.isin(segment.span_ids, list(clipped))
+            if apart:
+                sure &= ~np.isin(segment.span_ids, list(apart))
             if sure.any():
                 return True
-            if any(True for _ in self._cut(segment, np.flatnonzero(overlap), from_ts, to_ts)):
+            if any(True for _ in self._cut(segment, extent)):
                 return True
         return False
 
-    def plan(self, from_ts: Ts, to_ts: Ts) -> list[SpanSlices]:
-        """Describe the changes with ``from_ts < commit_ts ≤ to_ts``, one description per span that has some.
+    def plan(self, extent: Extent, *, again: bool = False) -> list[SpanSlices]:
+        """Describe the changes in ``extent``, whose own windows are those of spans; one description per span that has
+        some. ``again``: it will be asked for once more with spans that are opened later.
 
-        Everything up to ``to_ts`` is in segments afterwards. The same two ts give the same changes,
-        each time, as long as the checkpoint has not passed ``from_ts``.
+        Everything that it describes is in segments afterwards. The same extent gives the same changes, each time, as
+        long as the checkpoints have not passed its beginning.
         """
-        if to_ts > self.resolved_ts:
+        if extent.highest_ts > self.resolved_ts:
             raise InvariantError(
-                f"cannot plan a batch up to {to_ts}: the frontier is at {self.resolved_ts}. This is a bug."
+                f"cannot plan a batch up to {extent.highest_ts}: the frontier is at {self.resolved_ts}. This is a bug."
             )
-        if from_ts < self._released_ts:
-            raise InvariantError(
-                f"cannot plan a batch above {from_ts}: changes up to {self._released_ts} were released. This is a bug."
-            )
+        for span_id, (low, high) in ((0, (extent.from_ts, extent.to_ts)), *extent.own.items()):
+            released_ts = self._released.of(span_id)
+            if low < released_ts and low < high:
+                raise InvariantError(
+                    f"cannot plan a batch above {low}: changes up to {released_ts} were released. This is a bug."
+                )
         self._settle(wait=True)
-        if self._buffers.oldest_ts <= to_ts:
+        if self._buffers.oldest_ts <= extent.highest_ts:
             self._seal_now()
-        self._planned_ts = max(self._planned_ts, to_ts)
+        if not again:
+            self._planned_ts = max(self._planned_ts, extent.to_ts)
         found: dict[int, list[SegmentSlice]] = {}
         sizes: dict[int, int] = {}
         for segment in self._segments:
-            overlap = (segment.first_ts <= np.uint64(to_ts)) & (segment.last_ts > np.uint64(from_ts))
-            for span_id, part in self._cut(segment, np.flatnonzero(overlap), from_ts, to_ts):
+            for span_id, part in self._cut(segment, extent):
                 found.setdefault(span_id, []).append(part)
                 sizes[span_id] = sizes.get(span_id, 0) + segment.bytes_of(part)
         return [
@@ -323,11 +338,11 @@ class Sorter:
             for span_id, parts in sorted(found.items())
         ]
 
-    def release(self, checkpoint_ts: Ts) -> None:
-        """Delete segments of which all changes have ``commit_ts ≤ checkpoint_ts``: they are durable downstream."""
+    def release(self, checkpoints: Checkpoints) -> None:
+        """Delete segments of which all changes are durable downstream; ``checkpoints`` are those of spans."""
         self._settle(wait=False)
-        self._released_ts = max(self._released_ts, checkpoint_ts)
-        gone = self._spans.forget_below(self._released_ts)
+        self._released = checkpoints
+        gone = self._spans.forget_below(checkpoints)
         self._buffers.drop_spans(gone)
         kept = []
         for segment in self._segments:
@@ -361,12 +376,12 @@ class Sorter:
         if self._sealing is not None:
             yield self._sealing.buffers
 
-    def _has_buffered(self, buffers: _Buffers, from_ts: int, to_ts: int) -> bool:
-        if buffers.oldest_ts > to_ts:
+    def _has_buffered(self, buffers: _Buffers, extent: Extent) -> bool:
+        if buffers.oldest_ts > extent.highest_ts:
             return False
         for span_id, batches in buffers.batches.items():
             span = self._spans.find(span_id)
-            for low, high in span.wanted(from_ts, to_ts) if span else ():
+            for low, high in span.wanted(*extent.of(span_id)) if span else ():
                 for changes in batches:
                     commit = ts_column(changes, "commit_ts")
                     if ((commit > np.uint64(low)) & (commit <= np.uint64(high))).any():
@@ -374,32 +389,33 @@ class Sorter:
         return False
 
     def _cut(
-        self, segment: Segment, sections: Iterable[int], from_ts: int, to_ts: int
+        self, segment: Segment, extent: Extent, only: Collection[int] = (), without: Collection[int] = ()
     ) -> Iterator[tuple[int, SegmentSlice]]:
-        """The wanted rows of some sections, with their span's id."""
-        for section in sections:
+        """The wanted rows of a segment, with their span's id."""
+        low, high = np.uint64(extent.lowest_ts), np.uint64(extent.highest_ts)
+        for section in np.flatnonzero((segment.first_ts <= high) & (segment.last_ts > low)).tolist():
             span_id = int(segment.span_ids[section])
+            if span_id in without or (only and span_id not in only):
+                continue
             span = self._spans.find(span_id)
-            for low, high in span.wanted(from_ts, to_ts) if span else ():
-                part = segment.cut(section, low, high)
+            for from_ts, to_ts in span.wanted(*extent.of(span_id)) if span else ():
+                part = segment.cut(section, from_ts, to_ts)
                 if part is not None:
                     yield span_id, part
 
-    def _first_above(self, from_ts: int, bound_ts: int) -> int:
-        """The lowest wanted commit-ts above ``from_ts``; ``bound_ts`` where there is none up to it."""
-        lowest = bound_ts
+    def _first_above(self, extent: Extent, only: Collection[int], without: Collection[int]) -> int:
+        """The lowest wanted commit-ts in it; its end where there is none."""
         for segment in self._segments:
-            overlap = (segment.first_ts <= np.uint64(lowest)) & (segment.last_ts > np.uint64(from_ts))
-            for _, part in self._cut(segment, np.flatnonzero(overlap), from_ts, lowest):
-                lowest = min(lowest, part.first_ts)
-        return lowest
+            for _, part in self._cut(segment, extent, only, without):
+                extent = extent.up_to(Ts(part.first_ts))
+        return extent.to_ts
 
     def _is_done(self, segment: Segment) -> bool:
-        if segment.newest_ts <= self._released_ts:
+        if segment.newest_ts <= self._released.lowest_ts:
             return True
-        for span_id, last_ts in zip(segment.span_ids, segment.last_ts, strict=True):
-            span = self._spans.find(int(span_id))
-            if span is not None and any(span.wanted(self._released_ts, int(last_ts))):
+        for span_id, last_ts in zip(segment.span_ids.tolist(), segment.last_ts.tolist(), strict=True):
+            span = self._spans.find(span_id)
+            if span is not None and any(span.wanted(self._released.of(span_id), last_ts)):
                 return False
         return True
 

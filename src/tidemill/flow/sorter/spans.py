@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from tidemill.errors import InvariantError
+from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import MAX_TS, Ts
 
 _SPARE_ENTRIES = 64
@@ -168,17 +169,17 @@ class FollowedSpans:
             source.resolved_ts = resolved_ts
             self._hold(source)
 
-    def forget_below(self, checkpoint_ts: Ts) -> list[int]:
-        """Forget closed spans whose end the checkpoint has reached; return their ids."""
+    def forget_below(self, checkpoints: Checkpoints) -> list[int]:
+        """Forget closed spans whose end their checkpoint has reached; return their ids."""
         clipped = [(span_id, self._spans[span_id]) for span_id in self._clipped]
-        gone = [i for i, s in clipped if s.is_complete and s.until_ts <= checkpoint_ts]
+        gone = [i for i, s in clipped if s.is_complete and s.until_ts <= checkpoints.of(i)]
         for span_id in gone:
             self._leave(self._spans.pop(span_id).source, span_id)
         self._clipped.difference_update(gone)
         self._forgotten.update(gone)
-        for _, span in clipped:
+        for span_id, span in clipped:
             if span.past:
-                span.past = tuple((since, until) for since, until in span.past if until > checkpoint_ts)
+                span.past = tuple((since, until) for since, until in span.past if until > checkpoints.of(span_id))
         return gone
 
     def _add_source(self, source: Source) -> None:

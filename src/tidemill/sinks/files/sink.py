@@ -31,6 +31,7 @@ import orjson
 from tidemill.errors import InvariantError, SinkError
 from tidemill.flow.encoder import Encoded, MessageProtocol, Messages
 from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.progress import Checkpoints, Window
 from tidemill.model.receipt import Receipt
 from tidemill.model.row import LargeRows, RowBatch, flat
 from tidemill.model.table import TableInfo
@@ -41,7 +42,7 @@ from tidemill.sinks.files.durable import is_temporary
 from tidemill.sinks.files.schema_file import SchemaFile, parse_name, schema_of_database, schema_of_table
 from tidemill.sinks.files.storage import Files, StorageOptions, open_files, open_place
 from tidemill.sinks.files.uri import SinkConfig
-from tidemill.sinks.port import Rescan
+from tidemill.sinks.port import NoSyncPoints, Rescan
 
 _STATE_FORMAT = 1
 
@@ -90,7 +91,7 @@ def write_files(target: FileTarget, encoded: Iterator[Encoded], files: Files | N
     return Receipt(target.directory, target.first_index, count, messages.rows, size)
 
 
-class FileSink:
+class FileSink(NoSyncPoints):
     """The driver's side, with one owner at a time. Methods raise SinkError, after which ``recover`` is to be called."""
 
     def __init__(
@@ -129,7 +130,7 @@ class FileSink:
             is_ours = state is not None or (is_resumed and self._claim.was_ours)
             self._check_checkpoint(start_ts, is_ours)
 
-    def recover(self) -> None:
+    def recover(self, at: Checkpoints) -> None:
         """Begin a new generation, and reduce the folder to what was committed. Targets made before are dead."""
         self._claim.begin()
         for folder, names in self._files.walk():
@@ -142,13 +143,13 @@ class FileSink:
                 self._files.sync_folder(folder)
         self._publish_indexes()
 
-    def target(self, table: TableInfo, physical_id: int, to_ts: Ts) -> FileTarget:
-        """Where the rows of a batch up to ``to_ts`` go; its schema file is there when this returns.
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> FileTarget:
+        """Where the rows of a batch go; its schema file is there when this returns.
 
         A function of its arguments and of what is committed, so that a replay names the same files.
         """
         config = self._config
-        date = layout.date_of(to_ts, config.date_separator, self._zone)
+        date = layout.date_of(window[1], config.date_separator, self._zone)
         directory = layout.data_folder(table, physical_id, self._version(table), date)
         return FileTarget(
             str(self._files.root),
@@ -178,10 +179,6 @@ class FileSink:
             self._committed[receipt.directory] = receipt.first_index + receipt.files - 1
             self._unpublished.add(receipt.directory)
         return self._state()
-
-    def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
-        """Batches may end anywhere."""
-        return None
 
     def close(self) -> None:
         """Nothing is open between calls."""
@@ -214,7 +211,7 @@ class FileSink:
         for physical_id in table.physical_ids:
             encoder = self._config.messages.encoder(physical_ms(ts))
             encoded = (encoder.encode(rows) for rows in rescan(table, [physical_id], ts))
-            receipts.append(write_files(self.target(table, physical_id, ts), encoded, self._files))
+            receipts.append(write_files(self.target(table, physical_id, (ts, ts)), encoded, self._files))
         return receipts
 
     def _state(self) -> dict[str, Any]:

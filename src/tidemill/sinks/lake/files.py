@@ -43,6 +43,7 @@ class LakeTarget:
     row_group_rows: int = 1 << 18
     compression: str = "zstd"
     physical_id: int = 0
+    to_ts: int = 0  # where the batch ends
     share_number: int = 0  # of several units that have the table's rows of the batch
     generation: str = ""  # files are published only while it is the newest; empty: they count later, or not at all
 
@@ -80,10 +81,11 @@ def batch_stem(to_ts: int, physical_id: int) -> str:
     return f"{to_ts:020d}-{physical_id}"
 
 
-def to_ts_of(name: str) -> int | None:
-    """The end of the batch that a file belongs to; None for files of DDLs and of others."""
+def batch_of(name: str) -> tuple[int, int] | None:
+    """Where the batch ends that a file belongs to, and of which physical id it is; None for files of DDLs and of
+    others."""
     found = _NAME.fullmatch(name)
-    return int(found[1]) if found else None
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def write_rows(target: LakeTarget, rows: Iterator[RowBatch], files: Files | None = None) -> Receipt:
@@ -101,7 +103,12 @@ def write_rows(target: LakeTarget, rows: Iterator[RowBatch], files: Files | None
         len(written),
         sum(file.rows for file in written),
         sum(file.size for file in written),
-        {"table": target.table, "physical_id": target.physical_id, "files": [file.to_dict() for file in written]},
+        {
+            "table": target.table,
+            "physical_id": target.physical_id,
+            "to_ts": target.to_ts,
+            "files": [file.to_dict() for file in written],
+        },
     )
 
 

@@ -28,6 +28,7 @@ import pyarrow as pa
 from tidemill.errors import SinkError
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.progress import Checkpoints, Window
 from tidemill.model.receipt import Receipt
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, show
@@ -35,10 +36,10 @@ from tidemill.sinks.files import layout
 from tidemill.sinks.files.claim import Claim, Identity, check_start
 from tidemill.sinks.files.storage import Files, open_place
 from tidemill.sinks.lake.changes import change_tables, marker_table
-from tidemill.sinks.lake.files import DataFile, LakeTarget, batch_stem, to_ts_of, write_tables
+from tidemill.sinks.lake.files import DataFile, LakeTarget, batch_of, batch_stem, write_tables
 from tidemill.sinks.lake.options import LakeOptions
 from tidemill.sinks.lake.tables import Evolution, Journal, LakeTable, Naming, evolve, new_table
-from tidemill.sinks.port import Rescan
+from tidemill.sinks.port import NoSyncPoints, Rescan
 
 log = get_logger("lake")
 
@@ -94,7 +95,7 @@ _COPYING = frozenset(
 _ADDING = frozenset({ActionType.ADD_COLUMN, ActionType.ADD_COLUMNS})
 
 
-class LakeSink(ABC):
+class LakeSink(NoSyncPoints, ABC):
     """The driver's side; one a lake at a time. After a SinkError that is retryable the same call may come again.
 
     Rows must be mounted in UTC. ``rescan`` is needed for DDLs that change rows unseen; without it those are refused.
@@ -116,7 +117,8 @@ class LakeSink(ABC):
         self._options = options
         self._files = open_place(options.storage, is_new=state is None) if files is None else files
         self._rescan = rescan
-        self._saved_ts = _read_state(state) if state is not None else int(start_ts or 0)
+        if state is not None:
+            _check_state(state)
         self._journal = self._read_journal()
         self._claim = Claim(self._files, Identity(options.cluster_id, options.changefeed))
         if state is None and start_ts is not None:
@@ -133,13 +135,14 @@ class LakeSink(ABC):
     def journal(self) -> Journal:
         return self._journal
 
-    def recover(self) -> None:
+    def recover(self, at: Checkpoints) -> None:
         """Begin a new generation, and remove the data files of batches that no table has."""
         self._begin_generation()
         for folder, names in self._files.walk():
-            ahead = [n for n in names if (to_ts_of(n) or 0) > self._saved_ts]
+            batches = {name: batch for name in names if (batch := batch_of(name)) is not None}
+            ahead = [name for name, (to_ts, physical_id) in batches.items() if to_ts > at.of(physical_id)]
             kept_ts = self._kept_ts(folder) if ahead else 0
-            doomed = [n for n in ahead if (to_ts_of(n) or 0) > kept_ts]
+            doomed = [name for name in ahead if batches[name][0] > kept_ts]
             for name in doomed:
                 self._files.remove(f"{folder}/{name}")
             if doomed:
@@ -161,7 +164,8 @@ class LakeSink(ABC):
         """Ends the names of files that count only when they are committed: nobody else writes under the same."""
         return f"-{self._generation[:8]}" if self._backend.is_transactional else ""
 
-    def target(self, table: TableInfo, physical_id: int, to_ts: Ts) -> LakeTarget:
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> LakeTarget:
+        from_ts, to_ts = window
         if not self._generation:
             self._begin_generation()
         lake = self._ensure(table)
@@ -175,11 +179,12 @@ class LakeSink(ABC):
             self._suffix,
             lake.file_columns(table),
             # Ahead of what was saved: it has a batch that was not committed everywhere.
-            above_ts=resolved_ts if resolved_ts > self._saved_ts else 0,
+            above_ts=resolved_ts if resolved_ts > from_ts else 0,
             file_size=options.file_size,
             row_group_rows=options.row_group_rows,
             compression=options.compression,
             physical_id=physical_id,
+            to_ts=int(to_ts),
             generation=self._generation,
         )
 
@@ -189,16 +194,15 @@ class LakeSink(ABC):
             due = [r for r in receipts if r.detail["table"] == table.id and r.files]
             if not due:
                 continue  # nor looked at: that would be a commit of its own in each new generation
-            stamps = self._stamps_of(table)
-            done = stamps.parts if stamps.resolved_ts == to_ts else frozenset()
-            if stamps.resolved_ts > to_ts or all(r.detail["physical_id"] in done for r in due):
+            stamps, end_ts = self._stamps_of(table), max(int(r.detail["to_ts"]) for r in due)
+            done = stamps.parts if stamps.resolved_ts == end_ts else frozenset()
+            if stamps.resolved_ts > end_ts or all(r.detail["physical_id"] in done for r in due):
                 continue
             files = [
                 DataFile.from_dict(f) for r in due if r.detail["physical_id"] not in done for f in r.detail["files"]
             ]
             parts = done | {r.detail["physical_id"] for r in due}
-            self._append(table, files, replace(stamps, resolved_ts=int(to_ts), parts=parts))
-        self._saved_ts = int(to_ts)
+            self._append(table, files, replace(stamps, resolved_ts=end_ts, parts=parts))
         return {"format": _STATE_FORMAT, "resolved_ts": int(to_ts)}
 
     def publish(self, checkpoint_ts: Ts) -> None:
@@ -211,10 +215,6 @@ class LakeSink(ABC):
             "checkpoint-ts": int(checkpoint_ts),
         }
         self._replace(CHECKPOINT, orjson.dumps(document))
-
-    def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
-        """Batches may end anywhere."""
-        return None
 
     def close(self) -> None:
         self._backend.close()
@@ -426,9 +426,9 @@ class LakeSink(ABC):
         return self._stamps[lake.id]
 
     def _kept_ts(self, folder: str) -> int:
-        """Files of batches up to here belong to the table whose data lie in ``folder``."""
+        """Files of batches up to here belong to the table whose data lie in ``folder``, as its transactions say."""
         inside = [t for t in self._journal.tables if folder == t.location or folder.startswith(t.location + "/")]
-        return max([self._saved_ts, *(self._stamps_of(t).resolved_ts for t in inside)])
+        return max((self._stamps_of(t).resolved_ts for t in inside), default=0)
 
     # What is kept beside the tables.
 
@@ -471,10 +471,9 @@ def _loses_columns(lake: LakeTable, info: TableInfo) -> bool:
     return bool(before - after) and bool(after - before)
 
 
-def _read_state(state: Mapping[str, Any]) -> int:
+def _check_state(state: Mapping[str, Any]) -> None:
     if state.get("format") != _STATE_FORMAT:
         raise SinkError(
             f"the state of the lake sink has format {state.get('format')!r}; this version reads {_STATE_FORMAT}. "
             "Go on with the version of Tidemill that wrote it."
         )
-    return int(state["resolved_ts"])

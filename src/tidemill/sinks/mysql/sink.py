@@ -20,6 +20,7 @@ import pymysql
 from tidemill.errors import SinkError
 from tidemill.log import get_logger
 from tidemill.model.ddl import DdlEvent
+from tidemill.model.progress import Checkpoints, Window
 from tidemill.model.receipt import Receipt
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, physical_ms
@@ -89,25 +90,28 @@ class MysqlSink:
         self._tidied_ms = 0  # upstream time at which dropped tables were last looked through
         self._sync_points = SyncPoints(options, (state or {}).get("sync_point_ts") or start_ts)
 
-    def recover(self) -> None:
+    def recover(self, at: Checkpoints) -> None:
         """Begin a new generation, the only one that writes; what comes next may have been written before."""
+        self._begin_generation()
+
+    def _begin_generation(self) -> None:
         self._owner = Owner.new(self._options.changefeed, self._options.cluster_id)
         self._is_safe, self._written_ts = True, self._begun_ts
         self._drop_session()
         self._patiently(self._take_over, "take over the downstream")
 
-    def target(self, table: TableInfo, physical_id: int, to_ts: Ts) -> MysqlTarget:
-        """For the rows of a batch up to ``to_ts``. The table partitions of a table are to be one unit: one
-        index may span them downstream."""
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> MysqlTarget:
+        """The table partitions of a table are to be one unit: one index may span them downstream."""
         if self._downstream is None:
-            self.recover()
+            self._begin_generation()
+        from_ts, to_ts = window
         self._begun_ts = max(self._begun_ts, int(to_ts))
-        return self._target(table, is_safe=self._is_safe)
+        return self._target(table, is_safe=self._is_safe or from_ts < self._written_ts)
 
     def ddl(self, event: DdlEvent) -> None:
         """Run a DDL and return when it is done. May be called again for the same one."""
         if self._downstream is None:
-            self.recover()
+            self._begin_generation()
         assert self._downstream is not None
         rows = None
         if self._rescan is not None:
@@ -149,16 +153,22 @@ class MysqlSink:
         self._generated[place] = frozenset(str(column).lower() for (column,) in found)
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        """All rows up to ``to_ts`` are there: each unit has returned from its last COMMIT."""
-        self._is_safe = self._is_safe and to_ts < self._written_ts
-        if self._sync_points.is_due(to_ts):
-            self._patiently(
-                lambda: self._sync_points.record(self._opened(), self._owner, self._downstream, to_ts),
-                "record a sync point",
-            )
+        """All rows of the batch are there: each unit has returned from its last COMMIT."""
+        self._is_safe = False
         if physical_ms(to_ts) - self._tidied_ms >= KEPT_MS and self._downstream is not None:
             self._tidied_ms = physical_ms(to_ts)
             self._patiently(lambda: self._forget_dropped(to_ts), "drop old tables")
+        return self._state()
+
+    def sync(self, checkpoint_ts: Ts) -> dict[str, Any]:
+        if self._sync_points.is_due(checkpoint_ts):
+            self._patiently(
+                lambda: self._sync_points.record(self._opened(), self._owner, self._downstream, checkpoint_ts),
+                "record a sync point",
+            )
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
         return {"format": _STATE_FORMAT, "sync_point_ts": self._sync_points.last_ts}
 
     def _forget_dropped(self, to_ts: Ts) -> None:
@@ -167,7 +177,7 @@ class MysqlSink:
             Aside.of(self._options.changefeed, self._options.cluster_id).forget(session, to_ts)
 
     def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
-        """The ts at which a batch has to end so that a sync point can be recorded; None: no sync points."""
+        """The next sync point; None: there are none."""
         return self._sync_points.next_ts(checkpoint_ts)
 
     def publish(self, checkpoint_ts: Ts) -> None:

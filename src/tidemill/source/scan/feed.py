@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tidemill.flow.puller import Puller
 from tidemill.flow.sorter import Sorter, SpanSlices, read_slices
+from tidemill.model.progress import Extent
 from tidemill.model.span import Span
 from tidemill.model.ts import Ts
 from tidemill.upstream.pd import PdClient
@@ -53,7 +54,7 @@ async def take_changes(pd: PdClient, span: Span, from_ts: Ts, to_ts: Ts, folder:
         puller.subscribe(_SPAN, span, from_ts)
         await taker.is_complete.wait()
         pulling.cancel()
-    found = sorter.plan(from_ts, to_ts)
+    found = sorter.plan(Extent(from_ts, to_ts))
     return found[0] if found else None
 
 

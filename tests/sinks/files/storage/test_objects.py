@@ -8,6 +8,7 @@ import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, SSLError
 
 from tests.sinks.files.storage.buckets import Bucket, bucket
+from tests.sinks.moments import START
 from tidemill.errors import SinkError, SupersededError
 from tidemill.sinks import read_sink_uri
 from tidemill.sinks.files import FileSink, SinkConfig
@@ -236,12 +237,12 @@ def test_what_lies_within_another_changefeeds_prefix_is_left_alone_and_refused(p
         return FileSink(config, None, storage=config.storage)
 
     inner = opened("/a/inner", "inner")
-    inner.recover()
+    inner.recover(START)
     inner._files.write("shop/t/1/CDC000001.json", [b"1"])  # of a batch whose index is not written yet
-    opened("/a", "outer").recover()
-    opened("/a-2", "second").recover()
+    opened("/a", "outer").recover(START)
+    opened("/a-2", "second").recover(START)
     assert inner._files.read("shop/t/1/CDC000001.json") == b"1"
-    inner.recover()
+    inner.recover(START)
     assert inner._files.read("shop/t/1/CDC000001.json") is None
     says = r"/a/b lies within s3://lake/.*/a, which belongs to changefeed 'outer' of cluster 7"
     with pytest.raises(SinkError, match=says):

@@ -13,6 +13,7 @@ from tests.sinks.files.storage.buckets import Bucket, bucket
 from tests.sinks.folders import config_for, messages, tree, write_batch
 from tests.sinks.lake.replay import Replay
 from tests.sinks.lake.test_crashes import whole
+from tests.sinks.moments import START
 from tidemill.errors import SinkError, SinkUriError
 from tidemill.model.ts import Ts
 from tidemill.sinks.files import FileSink, write_files
@@ -144,10 +145,10 @@ def run_files(root: Path, storage: StorageOptions | None, *, is_broken: bool) ->
     for to_ts in (450000000000000000, 450000000000000100, 450000000000000200):
         if is_broken:
             lost = FileSink(config, state, storage=storage)
-            lost.recover()
-            write_files(lost.target(ITEM, 108, Ts(to_ts)), iter([messages((to_ts, "in vain"), (to_ts, "!"))]))
+            lost.recover(START)
+            write_files(lost.target(ITEM, 108, (Ts(0), Ts(to_ts))), iter([messages((to_ts, "in vain"), (to_ts, "!"))]))
         sink = FileSink(config, state, storage=storage)
-        sink.recover()
+        sink.recover(START)
         state = write_batch(sink, to_ts, messages((to_ts - 1, "a"), (to_ts, "b")))
 
 
@@ -189,8 +190,8 @@ def test_a_changefeed_without_rows_yet_continues_behind_the_checkpoint_that_it_h
     """It has no state of its sink, and was killed after it had saved its checkpoint and before it published it."""
     config = replace(config_for(tmp_path / "out"), changefeed="feed", cluster_id="7")
     first = FileSink(config, None, start_ts=Ts(100))
-    first.recover()
+    first.recover(START)
     first.publish(Ts(120))
-    FileSink(config, None, start_ts=Ts(130), is_resumed=True).recover()
+    FileSink(config, None, start_ts=Ts(130), is_resumed=True).recover(START)
     with pytest.raises(SinkError, match="there twice"):
         FileSink(config, None, start_ts=Ts(110), is_resumed=True)
