@@ -2,7 +2,8 @@
 
 import pytest
 
-from tidemill.tidb.sql_mode import ANSI_QUOTES, NO_BACKSLASH_ESCAPES, in_default_mode
+from tidemill.tidb.lexer import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
+from tidemill.tidb.sql_mode import in_default_mode
 
 BOTH = ANSI_QUOTES | NO_BACKSLASH_ESCAPES
 STRICT = 1 << 21
@@ -20,6 +21,7 @@ STRICT = 1 << 21
         (ANSI_QUOTES, '''DROP TABLE `a"b`, "c"''', """DROP TABLE `a"b`, `c`"""),
         (NO_BACKSLASH_ESCAPES, r"ALTER TABLE t COMMENT 'c:\dir\'", r"ALTER TABLE t COMMENT 'c:\\dir\\'"),
         (NO_BACKSLASH_ESCAPES, r'''ALTER TABLE `a\b` COMMENT "\n"''', r'''ALTER TABLE `a\b` COMMENT "\\n"'''),
+        (ANSI_QUOTES, """CREATE TABLE t (a INT /*T! "x" */)""", """CREATE TABLE t (a INT /*T! `x` */)"""),
         (BOTH, r"""ALTER TABLE "a\b" COMMENT '\' """, r"""ALTER TABLE `a\b` COMMENT '\\' """),
     ],
 )

@@ -3,32 +3,23 @@
 Only words outside strings, quoted names and comments count as words.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from tidemill.tidb.lexer import LINE_COMMENT, NAME, STRING, unquoted
+from tidemill.tidb.lexer import Kind, pieces, unquoted
 
-_TOKEN = re.compile(
-    rf"""  (?P<string>{STRING})
-        | (?P<name>{NAME})
-        | (?P<feature>/\*T!.*?\*/)
-        | (?P<space>/\*(?!!).*?\*/|{LINE_COMMENT}|\s+)
-        | (?P<word>[^\W\d][\w$]*|\d[\w$.]*)
-        | (?P<sign>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+_IN_QUOTES: Final = (Kind.STRING, Kind.NAME, Kind.OPEN, Kind.CLOSE)
 
 
 @dataclass(slots=True)
 class Token:
-    kind: str
+    kind: Kind  # OPEN: a whole comment of TiDB's, ``/*T! … */``
     text: str
 
     @property
     def word(self) -> str:
-        return self.text.upper() if self.kind in ("word", "sign") else ""
+        return "" if self.kind in _IN_QUOTES else self.text.upper()
 
     @property
     def name(self) -> str:
@@ -43,12 +34,12 @@ class Tokens:
         self._tokens: list[Token] = []
         self._before: list[str] = []
         space = ""
-        for found in _TOKEN.finditer(query):
-            kind, text = found.lastgroup or "sign", found.group()
-            if kind == "space" or (kind == "feature" and not keeps_features):
-                space += text if kind == "space" else " "
+        for token in _meaning(query):
+            is_left_out = token.kind is Kind.OPEN and token.text.startswith("/*T!") and not keeps_features
+            if token.kind in (Kind.SPACE, Kind.COMMENT) or is_left_out:
+                space += " " if is_left_out else token.text
                 continue
-            self._tokens.append(Token(kind, text))
+            self._tokens.append(token)
             self._before.append(space)
             space = ""
 
@@ -78,7 +69,7 @@ class Tokens:
         at = 0
         while at < len(self._tokens):
             is_alone = self._tokens[at].word == "," and self._word(at + 1) in (",", "", ";")
-            if is_alone and (at + 1 >= len(self._tokens) or self._tokens[at + 1].kind == "sign"):
+            if is_alone and (at + 1 >= len(self._tokens) or self._tokens[at + 1].kind is Kind.OPERATOR):
                 self._remove(at, at + 1)
             else:
                 at += 1
@@ -87,7 +78,7 @@ class Tokens:
         return self._tokens[at].word if 0 <= at < len(self._tokens) else ""
 
     def _insert(self, at: int, text: str) -> None:
-        self._tokens.insert(at, Token("word", text))
+        self._tokens.insert(at, Token(Kind.WORD, text))
         self._before.insert(at, " ")
 
     def _remove(self, first: int, last: int) -> None:
@@ -158,8 +149,19 @@ class Tokens:
 
 def tokens_of(text: str) -> list[Token]:
     """What means something in ``text``."""
-    return [
-        Token(found.lastgroup or "sign", found.group())
-        for found in _TOKEN.finditer(text)
-        if found.lastgroup not in ("space", "feature")
-    ]
+    return [token for token in _meaning(text) if token.kind not in (Kind.SPACE, Kind.COMMENT, Kind.OPEN)]
+
+
+def _meaning(text: str) -> Iterator[Token]:
+    """All of ``text``, with each comment of TiDB's as one token."""
+    feature: list[str] = []
+    for piece in pieces(text):
+        if feature or (piece.kind is Kind.OPEN and piece.text.startswith("/*T!")):
+            feature.append(piece.text)
+            if piece.kind is Kind.CLOSE:
+                yield Token(Kind.OPEN, "".join(feature))
+                feature = []
+        else:
+            yield Token(piece.kind, piece.text)
+    if feature:
+        yield Token(Kind.OPEN, "".join(feature))

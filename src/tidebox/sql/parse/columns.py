@@ -8,10 +8,8 @@ from tidebox.sql.parse.expressions import (
     Expression,
     Number,
     Unary,
-    literal_bytes,
     parse_expression,
 )
-from tidebox.sql.parse.lexer import Kind
 from tidebox.sql.parse.statements import (
     After,
     ColumnDef,
@@ -24,6 +22,7 @@ from tidebox.sql.parse.statements import (
     TableName,
     TypeSpec,
 )
+from tidemill.tidb.lexer import Kind, digits_as_bytes
 
 _SYNONYMS = {
     "INTEGER": "INT", "INT1": "TINYINT", "INT2": "SMALLINT", "INT3": "MEDIUMINT", "MIDDLEINT": "MEDIUMINT",
@@ -134,7 +133,7 @@ def _element(cursor: Cursor) -> str:
     token = cursor.token
     if token.kind in (Kind.HEX, Kind.BITS):
         cursor.take()
-        return literal_bytes(token.text, token.kind is Kind.BITS).decode()
+        return digits_as_bytes(token).decode()
     return cursor.string()
 
 
@@ -260,7 +259,7 @@ def parse_default(cursor: Cursor) -> tuple[Expression, bool]:
 
 
 def _literal(cursor: Cursor) -> Expression:
-    is_literal = cursor.token.kind in (Kind.STRING, Kind.INTEGER, Kind.NUMBER, Kind.HEX, Kind.BITS)
+    is_literal = cursor.token.kind in (Kind.STRING, Kind.INTEGER, Kind.DECIMAL, Kind.FLOAT, Kind.HEX, Kind.BITS)
     if not is_literal and not cursor.is_word("NULL", "TRUE", "FALSE") and cursor.ahead().kind is not Kind.STRING:
         if cursor.token.kind is Kind.WORD and cursor.ahead().text == "(":
             return parse_expression(cursor, 100)  # a function: CURRENT_DATE(), UUID(); judged by who builds the column

@@ -1,10 +1,10 @@
 """Which statement it is: each kind goes to its own grammar."""
 
 from tidebox.sql.parse.cursor import Cursor
-from tidebox.sql.parse.lexer import Kind, tokenize
 from tidebox.sql.parse.statements import CancelJobs, ShowJobs, Statement
 from tidebox.sql.parse.tables import parse_alter, parse_create, parse_drop, parse_rename, parse_truncate
 from tidebox.sql.wire.errors import Errno, sql_error
+from tidemill.tidb.lexer import Kind
 
 _KINDS = {
     "CREATE": parse_create,
@@ -17,8 +17,8 @@ _KINDS = {
 
 def parse(sql: str) -> Statement:
     """One statement. 1064 with its place if it cannot be read, 1235 with its name if it is not served."""
-    cursor = Cursor(sql, tokenize(sql))
-    while len(cursor.tokens) > 1 and cursor.tokens[-2].text == ";" and cursor.tokens[-2].kind is Kind.SIGN:
+    cursor = Cursor(sql)
+    while len(cursor.tokens) > 1 and cursor.tokens[-2].text == ";" and cursor.tokens[-2].kind is Kind.OPERATOR:
         del cursor.tokens[-2]
     if cursor.token.kind is Kind.END:
         raise sql_error(Errno.EMPTY_QUERY)

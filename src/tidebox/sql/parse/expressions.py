@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidebox.sql.parse.cursor import Cursor
-from tidebox.sql.parse.lexer import Kind
-from tidemill.tidb.lexer import quoted
+from tidemill.tidb.lexer import Kind, digits_as_bytes, quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ _CHARSETS = frozenset({"_utf8mb4", "_utf8", "_latin1", "_ascii", "_binary", "_gb
 def parse_expression(cursor: Cursor, power: int = 0) -> Expression:
     left = _prefix(cursor)
     while True:
-        sign = cursor.token.text.lower() if cursor.token.kind in (Kind.WORD, Kind.SIGN) else ""
+        sign = cursor.token.text.lower() if cursor.token.kind in (Kind.WORD, Kind.OPERATOR) else ""
         binding = _BINARY.get(sign)
         if binding is not None:
             if binding <= power:
@@ -160,7 +159,7 @@ def _prefix(cursor: Cursor) -> Expression:
         if cursor.accept_sign(sign):
             return Unary(sign, parse_expression(cursor, _SIGNED))
     found = _primary(cursor)
-    while cursor.token.kind is Kind.SIGN and cursor.token.text in ("->", "->>"):
+    while cursor.token.kind is Kind.OPERATOR and cursor.token.text in ("->", "->>"):
         unquotes = cursor.take().text == "->>"
         found = Call("json_extract", (found, Text(cursor.string())))
         if unquotes:
@@ -174,12 +173,12 @@ def _primary(cursor: Cursor) -> Expression:
         case Kind.STRING:
             cursor.take()
             return Text(token.text)
-        case Kind.INTEGER | Kind.NUMBER:
+        case Kind.INTEGER | Kind.DECIMAL | Kind.FLOAT:
             cursor.take()
             return Number(token.text)
         case Kind.HEX | Kind.BITS:
             cursor.take()
-            return Bytes(literal_bytes(token.text, token.kind is Kind.BITS), token.kind is Kind.BITS, token.text)
+            return Bytes(digits_as_bytes(token), token.kind is Kind.BITS, token.text)
         case Kind.NAME:
             return _name(cursor)
         case Kind.WORD:
@@ -189,13 +188,6 @@ def _primary(cursor: Cursor) -> Expression:
         cursor.expect_sign(")")
         return Grouped(inner)
     raise cursor.error()
-
-
-def literal_bytes(digits: str, is_bits: bool) -> bytes:
-    """The bytes of x'…' or b'…', which fills up with zeros on the left."""
-    if is_bits:
-        return int(digits, 2).to_bytes((len(digits) + 7) // 8, "big") if digits else b""
-    return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)
 
 
 def _word(cursor: Cursor) -> Expression:
@@ -219,7 +211,7 @@ def _word(cursor: Cursor) -> Expression:
         return Call(_WITHOUT_PARENTHESES[word], args)
     if word in ("SELECT", "EXISTS", "INTERVAL", "MATCH", "BINARY"):
         raise cursor.refuse(f"{word} in the expression of a column")
-    if cursor.ahead().text == "(" and cursor.ahead().kind is Kind.SIGN:
+    if cursor.ahead().text == "(" and cursor.ahead().kind is Kind.OPERATOR:
         return _call(cursor)
     return _name(cursor)
 

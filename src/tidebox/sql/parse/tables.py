@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tidebox.sql.cursor import words_in
 from tidebox.sql.parse.columns import (
     parse_charset,
     parse_collate,
@@ -13,8 +14,7 @@ from tidebox.sql.parse.columns import (
     parse_table_name,
     starts_key,
 )
-from tidebox.sql.parse.cursor import Cursor, words_in
-from tidebox.sql.parse.lexer import Kind, tokenize
+from tidebox.sql.parse.cursor import Cursor
 from tidebox.sql.parse.statements import (
     AddColumn,
     AddKey,
@@ -47,6 +47,7 @@ from tidebox.sql.parse.statements import (
     TableOptions,
     TruncateTable,
 )
+from tidemill.tidb.lexer import Kind
 
 # Words of ALTER TABLE and of table options that name something outside, and how it is called.
 _OUTSIDE = {
@@ -73,7 +74,7 @@ _FORGOTTEN = words_in("""
 
 def parse_create_table(sql: str) -> CreateTable | CreateTableLike:
     """One CREATE TABLE, where nothing else is expected."""
-    cursor = Cursor(sql, tokenize(sql))
+    cursor = Cursor(sql)
     cursor.expect("CREATE", "TABLE")
     statement = _create_table(cursor)
     cursor.end()

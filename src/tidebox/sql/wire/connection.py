@@ -25,8 +25,8 @@ from tidebox.sql.wire.packets import Capability, Reader, ServerStatus, eof, err,
 from tidebox.sql.wire.prepared import PreparedStatements, prepare_answer
 from tidebox.sql.wire.rows import RowEncoder, binary_encoder, rows_of, text_encoder
 from tidebox.sql.wire.session import Affected, Client, Result, Rows, Session
-from tidebox.sql.wire.statements import split
 from tidemill.log import get_logger
+from tidemill.tidb.lexer import NO_BACKSLASH_ESCAPES, split_statements
 
 log = get_logger("sql")
 
@@ -291,8 +291,8 @@ class Connection:
     # Statements
 
     def _query(self, body: bytes) -> None:
-        has_escapes = not self._session.status.is_without_backslash_escapes
-        statements = split(_text(body), has_backslash_escapes=has_escapes)
+        is_plain = self._session.status.is_without_backslash_escapes
+        statements = split_statements(_text(body), NO_BACKSLASH_ESCAPES if is_plain else 0)
         if len(statements) > 1 and not self._is_multi:
             raise sql_error(Errno.MULTI_STATEMENT_DISABLED)
         if not statements:
@@ -309,7 +309,7 @@ class Connection:
         return self._session.execute(statement, None)
 
     def _prepare(self, body: bytes) -> None:
-        statements = split(_text(body))
+        statements = split_statements(_text(body))
         if len(statements) > 1:
             raise sql_error(Errno.PREPARE_MULTI)
         if not statements:

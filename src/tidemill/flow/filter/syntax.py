@@ -6,12 +6,12 @@ The grammar is that of SQL expressions in MySQL over the columns of one row. Wha
 (subqueries, variables, aggregates) or changes from run to run is refused by name.
 """
 
-import re
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, NoReturn, TypeAlias
 
 from tidemill.errors import FilterError
+from tidemill.tidb.lexer import Kind, MalformedTextError, Token, digits_as_bytes, number, tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,6 @@ class Operation:
 
 Tree: TypeAlias = Column | Literal | Moment | Operation
 
-_TOKEN: Final = re.compile(
-    r"""(?P<space>(?:\s|--\s[^\n]*|\#[^\n]*|/\*(?s:.)*?\*/)+)
-    |(?P<bits>0x[0-9A-Fa-f]+\b|0b[01]+\b|[xX]'(?:[0-9A-Fa-f]{2})*'|[bB]'[01]*')
-    |(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![A-Za-z_$\u0080-\U0010ffff]))
-    |(?P<text>'(?:[^'\\]|''|\\(?s:.))*'|"(?:[^"\\]|""|\\(?s:.))*")
-    |(?P<quoted>`(?:[^`]|``)+`)
-    |(?P<word>[A-Za-z0-9_$\u0080-\U0010ffff]+)
-    |(?P<sign><=>|<=|>=|<>|!=|<<|>>|:=|&&|\|\||->>|->|[-+*/%=<>!~&|^(),.?@;:])""",
-    re.VERBOSE,
-)
-_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "0": "\0", "Z": "\x1a"}
 _DEEPEST: Final = 200
 
 # How tightly operators bind. IN, BETWEEN, LIKE and REGEXP stand between comparisons and arithmetic.
@@ -88,18 +77,6 @@ _REFUSED: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    at: int
-
-    @property
-    def key(self) -> str:
-        """What grammar looks at: capitals for words, nothing for literals and quoted names."""
-        return self.text.upper() if self.kind in ("word", "sign") else ""
-
-
 def parse(text: str, place: str) -> Tree:
     """The tree of one expression. Raises FilterError that names ``place``."""
     return _Parser(text, place).whole()
@@ -109,41 +86,35 @@ class _Parser:
     def __init__(self, text: str, place: str) -> None:
         self._text = text
         self._place = place
-        self._tokens = list(self._tokenize())
+        self._tokens = self._tokenize()
         self._at = 0
         self._depth = 0
 
     def whole(self) -> Tree:
         tree = self._expression(0)
-        if self._now.kind != "end":
+        if self._now.kind is not Kind.END:
             self._fail("expected an operator or the end")
         return tree
 
-    def _tokenize(self) -> "list[_Token]":
-        found, at = [], 0
-        while at < len(self._text):
-            token = _TOKEN.match(self._text, at)
-            if token is None:
-                self._fail_at(at, "this is no SQL (a text that is not closed?)")
-            if token.lastgroup != "space":
-                found.append(_Token(str(token.lastgroup), token[0], at))
-            at = token.end()
-        found.append(_Token("end", "", len(self._text)))
-        return found
+    def _tokenize(self) -> list[Token]:
+        try:
+            return tokens(self._text)
+        except MalformedTextError as e:
+            self._fail_at(e.start, "this is no SQL (a text that is not closed?)")
 
     # Moving along
 
     @property
-    def _now(self) -> _Token:
+    def _now(self) -> Token:
         return self._tokens[self._at]
 
-    def _next(self) -> _Token:
+    def _next(self) -> Token:
         token = self._now
         self._at += 1
         return token
 
     def _take(self, key: str) -> bool:
-        if self._now.key == key:
+        if _key(self._now) == key:
             self._at += 1
             return True
         return False
@@ -153,7 +124,7 @@ class _Parser:
             self._fail(f"expected {key!r}")
 
     def _fail(self, why: str) -> NoReturn:
-        self._fail_at(self._now.at, why)
+        self._fail_at(self._now.start, why)
 
     def _fail_at(self, at: int, why: str) -> NoReturn:
         rest = self._text[at : at + 20]
@@ -185,7 +156,7 @@ class _Parser:
             left = after
 
     def _prefix(self, least: int) -> Tree:
-        if self._now.key == "NOT" and least >= _COMPARISON:
+        if _key(self._now) == "NOT" and least >= _COMPARISON:
             self._fail("NOT binds less than what stands before it; put it in parentheses")
         if self._take("NOT"):
             return Operation("NOT", (self._expression(_NOT),))
@@ -195,7 +166,7 @@ class _Parser:
             return self._negative(self._expression(_SIGN))
         if self._take("+"):
             return self._expression(_SIGN)
-        if self._now.key == "~":
+        if _key(self._now) == "~":
             self._refuse("the operator ~")
         return self._primary()
 
@@ -206,7 +177,7 @@ class _Parser:
         return Operation("NEGATE", (operand,))
 
     def _infix(self, left: Tree, least: int) -> Tree | None:
-        key = self._now.key
+        key = _key(self._now)
         if key in ("&", "|", "^", "<<", ">>", "->", "->>", ":=", "COLLATE"):
             self._refuse(key if key == "COLLATE" else f"the operator {key}")
         if key in ("NOT", "IN", "BETWEEN", "LIKE", "REGEXP", "RLIKE"):
@@ -221,7 +192,7 @@ class _Parser:
 
     def _predicate(self, left: Tree) -> Tree:
         is_negated = self._take("NOT")
-        match self._next().key:
+        match _key(self._next()):
             case "IN":
                 found = self._in(left)
             case "BETWEEN":
@@ -239,7 +210,7 @@ class _Parser:
 
     def _is(self, left: Tree) -> Tree:
         is_negated = self._take("NOT")
-        word = self._next().key
+        word = _key(self._next())
         if word not in ("NULL", "UNKNOWN", "TRUE", "FALSE"):
             self._at -= 1
             self._fail("expected NULL, TRUE or FALSE after IS")
@@ -248,7 +219,7 @@ class _Parser:
 
     def _in(self, left: Tree) -> Operation:
         self._expect("(")
-        if self._now.key == "SELECT":
+        if _key(self._now) == "SELECT":
             self._refuse("subqueries")
         return Operation("IN", (left, *self._list()))
 
@@ -272,47 +243,49 @@ class _Parser:
     def _primary(self) -> Tree:
         token = self._next()
         match token.kind:
-            case "number":
-                return Literal(_number(token.text))
-            case "text":
+            case Kind.INTEGER | Kind.DECIMAL | Kind.FLOAT:
+                return Literal(number(token))
+            case Kind.STRING:
                 return Literal(self._texts(token))
-            case "bits":
-                return Literal(_bits(token.text))
-            case "quoted":
-                return self._column(token.text[1:-1].replace("``", "`"))
-            case "word":
+            case Kind.HEX | Kind.BITS:
+                return Literal(digits_as_bytes(token))
+            case Kind.NAME:
+                return self._column(token.text)
+            case Kind.WORD:
                 return self._word(token)
-        if token.key in ("@", "?"):
-            self._refuse("variables" if token.key == "@" else "placeholders")
-        if token.key != "(":
+            case Kind.USER_VARIABLE | Kind.SYSTEM_VARIABLE:
+                self._refuse("variables")
+            case Kind.PARAMETER:
+                self._refuse("placeholders")
+        if not (token.kind is Kind.OPERATOR and token.text == "("):
             self._at -= 1
             self._fail("expected a column, a literal or a function")
         inner = self._expression(0)
-        if self._now.key == ",":
+        if _key(self._now) == ",":
             self._refuse("rows of several values")
         self._expect(")")
         return inner
 
-    def _texts(self, token: _Token) -> str:
+    def _texts(self, token: Token) -> str:
         """Texts that stand side by side are one."""
-        parts = [_unquoted(token.text)]
-        while self._now.kind == "text":
-            parts.append(_unquoted(self._next().text))
+        parts = [token.text]
+        while self._now.kind is Kind.STRING:
+            parts.append(self._next().text)
         return "".join(parts)
 
-    def _word(self, token: _Token) -> Tree:
-        word = token.key
+    def _word(self, token: Token) -> Tree:
+        word = _key(token)
         if word in ("TRUE", "FALSE"):
             return Literal(word == "TRUE")
         if word == "NULL":
             return Literal(None)
         if word == "CASE":
             return self._case()
-        if word in ("DATE", "TIME", "TIMESTAMP") and self._now.kind == "text":
+        if word in ("DATE", "TIME", "TIMESTAMP") and self._now.kind is Kind.STRING:
             return Moment(word, self._texts(self._next()))
-        if word in _REFUSED and (word != "ROW" or self._now.key == "("):
+        if word in _REFUSED and (word != "ROW" or _key(self._now) == "("):
             self._refuse(_REFUSED[word])
-        if self._now.key == "(" and (word not in _RESERVED or word == "MOD"):
+        if _key(self._now) == "(" and (word not in _RESERVED or word == "MOD"):
             self._at += 1
             return self._call(word)
         if word in _RESERVED:
@@ -324,10 +297,10 @@ class _Parser:
         parts = [name]
         while len(parts) < 3 and self._take("."):
             token = self._next()
-            if token.kind not in ("word", "quoted"):
+            if token.kind not in (Kind.WORD, Kind.NAME):
                 self._at -= 1
                 self._fail("expected a name after '.'")
-            parts.append(token.text[1:-1].replace("``", "`") if token.kind == "quoted" else token.text)
+            parts.append(token.text)
         return Column(*reversed(parts))
 
     def _call(self, name: str) -> Operation:
@@ -335,14 +308,14 @@ class _Parser:
             self._refuse(f"the function {name}")
         if self._take(")"):
             return Operation(name, (), True)
-        if name == "TRIM" and self._now.key in ("BOTH", "LEADING", "TRAILING"):
-            self._refuse(f"TRIM with {self._now.key}")
-        if name == "COUNT" and self._now.key == "*":
+        if name == "TRIM" and _key(self._now) in ("BOTH", "LEADING", "TRAILING"):
+            self._refuse(f"TRIM with {_key(self._now)}")
+        if name == "COUNT" and _key(self._now) == "*":
             self._refuse("the function COUNT")
         return Operation(name, self._list(), True)
 
     def _case(self) -> Operation:
-        operand = None if self._now.key == "WHEN" else self._expression(0)
+        operand = None if _key(self._now) == "WHEN" else self._expression(0)
         parts: list[Tree] = []
         while self._take("WHEN"):
             condition = self._expression(0)
@@ -356,27 +329,6 @@ class _Parser:
         return Operation("CASE", tuple(parts))
 
 
-def _number(text: str) -> int | Decimal | float:
-    if "e" in text or "E" in text:
-        return float(text)
-    return Decimal(text) if "." in text else int(text)
-
-
-def _bits(text: str) -> bytes:
-    digits = text[2:].rstrip("'")
-    if text[0] in "xX" or text[1] == "x":
-        return bytes.fromhex("0" * (len(digits) % 2) + digits)
-    return int(digits or "0", 2).to_bytes((len(digits) + 7) // 8, "big")
-
-
-def _unquoted(text: str) -> str:
-    quote = text[0]
-    return re.sub(rf"\\((?s:.))|{quote}{quote}", lambda found: _escape(found[1], quote), text[1:-1])
-
-
-def _escape(char: str | None, quote: str) -> str:
-    if char is None:
-        return quote
-    if char in "%_":  # LIKE wants to see the backslash
-        return "\\" + char
-    return _ESCAPES.get(char, char)
+def _key(token: Token) -> str:
+    """What the grammar looks at: capitals for words, nothing for literals and quoted names."""
+    return token.text if token.kind is Kind.OPERATOR else token.upper

@@ -236,7 +236,7 @@ def _create(row: JobRow, catalogue: Catalogue) -> Effect | None:
 def _create_many(row: JobRow, catalogue: Catalogue) -> Effect | None:
     job = row.job
     database = catalogue.database(job.schema_id, job)
-    texts = statements.split_statements(job.query)
+    texts = statements.merged_statements(job.query)
     if len(texts) != len(job.tables):
         # Not the form in which TiDB merges statements. The whole text creates each of them too.
         texts = [job.query] * len(job.tables)

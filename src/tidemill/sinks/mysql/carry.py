@@ -35,7 +35,7 @@ from tidemill.sinks.mysql.refill import Refill
 from tidemill.sinks.mysql.rewrite import Fit, ForeignKeys, rewritten
 from tidemill.sinks.mysql.session import Downstream, Flavor, SessionSettings, ask, closed, open_session
 from tidemill.sinks.mysql.zones import Clock, added_now, clock_of
-from tidemill.tidb.lexer import quoted
+from tidemill.tidb.lexer import QUOTED_NAME, quoted, unquoted
 
 log = get_logger("mysql")
 
@@ -56,8 +56,8 @@ _ASYNC_AFTER_SECONDS = 5.0
 _JOB_POLL_SECONDS = 0.5
 _UTC = "+00:00"
 _LONG_TEXT: Final = 256  # characters of a VARCHAR that may become TEXT where a row is too long
-_CREATION = re.compile(r"CREATE TABLE `(?:[^`]|``)+`")
-_DEFINITION = re.compile(r"^[( ](PARTITION `((?:[^`]|``)+)` .*?)(?:,|\))$", re.MULTILINE)
+_CREATION = re.compile(rf"CREATE TABLE {QUOTED_NAME}")
+_DEFINITION = re.compile(rf"^[( ](PARTITION ({QUOTED_NAME}) .*?)(?:,|\))$", re.MULTILINE)
 _PARTITIONING = re.compile(r"\nPARTITION BY (\w+)")
 
 
@@ -589,7 +589,7 @@ def _expressions(table: TableInfo) -> dict[str, str]:
 def _definitions(partitioning: str) -> list[tuple[str, str]]:
     """Name and text of each partition that a CREATE TABLE ends with."""
     found = _DEFINITION.finditer(partitioning)
-    return [(each.group(2).replace("``", "`"), each.group(1)) for each in found]
+    return [(unquoted(each.group(2)), each.group(1)) for each in found]
 
 
 def _read_differently(after: TableInfo, plain: TableInfo) -> bool:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from tidemill.sinks.mysql.session import Downstream, Flavor
-from tidemill.tidb.lexer import quoted
+from tidemill.tidb.lexer import Kind, quoted, unquoted
 from tidemill.tidb.tokens import Token, Tokens, tokens_of
 
 # MariaDB has no collation of Unicode 9; these are its nearest, without padding as those are.
@@ -176,11 +176,11 @@ class _Text(Tokens):
         while at < len(self._tokens):
             token, before = self._tokens[at], self._tokens[at - 1]
             is_type = token.word == "VECTOR" and (
-                before.kind == "name" or (before.kind == "word" and before.word not in ("ADD", "CREATE", "("))
+                before.kind is Kind.NAME or (before.kind is Kind.WORD and before.word not in ("ADD", "CREATE"))
             )
             if is_type and self._word(at + 1) not in ("INDEX", "KEY"):
                 end = self._closing(at + 1) if self._word(at + 1) == "(" else at + 1
-                self._tokens[at] = Token("word", "LONGTEXT")
+                self._tokens[at] = Token(Kind.WORD, "LONGTEXT")
                 self._remove(at + 1, end)
             at += 1
 
@@ -386,7 +386,7 @@ class _Text(Tokens):
                 if found is None:
                     self._remove_element(begin, end)
                 else:
-                    self._tokens[at] = Token("name", quoted(found))
+                    self._tokens[at] = Token(Kind.NAME, quoted(found))
                 continue
             if ("FOREIGN", "KEY") not in pairwise(words) or "REFERENCES" not in words:
                 continue
@@ -395,7 +395,7 @@ class _Text(Tokens):
                 self._remove_element(begin, end)
             elif self._word(key - 2) == "CONSTRAINT":
                 name = self._tokens[key - 1]
-                self._tokens[key - 1] = Token("name", quoted(keys.added(name.text.strip("`").replace("``", "`"))))
+                self._tokens[key - 1] = Token(Kind.NAME, quoted(keys.added(unquoted(name.text))))
 
     # Each of these tells how many tokens from ``at`` on are such a clause; 0: none.
 
@@ -409,16 +409,16 @@ class _Text(Tokens):
         return self._closing(at + 1) - at if self._word(at + 1) == "(" else 1
 
     def _number_option(self, at: int) -> int:
-        return self._option(at, _NUMBER_OPTIONS, ("word",))
+        return self._option(at, _NUMBER_OPTIONS, Kind.INTEGER)
 
     def _string_option(self, at: int) -> int:
-        return self._option(at, _STRING_OPTIONS, ("string",))
+        return self._option(at, _STRING_OPTIONS, Kind.STRING)
 
-    def _option(self, at: int, names: Sequence[str], kinds: Sequence[str]) -> int:
+    def _option(self, at: int, names: Sequence[str], kind: Kind) -> int:
         if self._word(at) not in names:
             return 0
         end = at + 2 if self._word(at + 1) == "=" else at + 1
-        return end + 1 - at if end < len(self._tokens) and self._tokens[end].kind in kinds else 0
+        return end + 1 - at if end < len(self._tokens) and self._tokens[end].kind is kind else 0
 
     def _ttl(self, at: int) -> int:
         """``TTL [=] column + INTERVAL number unit``"""
@@ -454,12 +454,14 @@ class _Text(Tokens):
         """``DEFINER = user@host`` of a view: a user that others need not have, nor we may act for."""
         if self._word(0) != "CREATE" or [self._word(at), self._word(at + 1)] != ["DEFINER", "="]:
             return 0
+        if at + 3 < len(self._tokens) and self._tokens[at + 3].kind is Kind.USER_VARIABLE:
+            return 4  # ``@host``
         return 5 if self._word(at + 3) in ("@", "(") else 3
 
     def _introducer(self, at: int) -> int:
         """``_utf8mb4'\\\\'`` in an expression: MariaDB writes it down without the escape, and reads another text."""
         behind = self._tokens[at + 1] if at + 1 < len(self._tokens) else None
-        has_escape = behind is not None and behind.kind == "string" and "\\" in behind.text
+        has_escape = behind is not None and behind.kind is Kind.STRING and "\\" in behind.text
         return int(has_escape and self._word(at) == "_UTF8MB4")
 
     def _partition_comment(self, at: int) -> int:
@@ -467,7 +469,7 @@ class _Text(Tokens):
         if self._word(at) != "COMMENT":
             return 0
         end = at + 2 if self._word(at + 1) == "=" else at + 1
-        if end >= len(self._tokens) or self._tokens[end].kind != "string":
+        if end >= len(self._tokens) or self._tokens[end].kind is not Kind.STRING:
             return 0
         begin, _ = self._clause(at)
         is_broken = any(sign in self._tokens[end].text[1:-1] for sign in "'\"\\")

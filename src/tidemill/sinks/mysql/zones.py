@@ -7,15 +7,14 @@ for the rows that were there: for a TIMESTAMP in UTC, for a DATETIME by the sess
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import ColumnInfo, ColumnType, TableInfo
-from tidemill.tidb.lexer import STRING
+from tidemill.tidb.lexer import Kind, Piece, pieces
 
-_STRING = re.compile(STRING, re.DOTALL)
 _MOST = timedelta(hours=14)
 _STEP = timedelta(minutes=15)
 
@@ -97,25 +96,29 @@ def _shown(offset: timedelta) -> str:
 def _shifted(query: str, moments: Mapping[datetime, datetime]) -> str:
     """With the defaults of TIMESTAMP columns in UTC."""
 
-    def shifted(found: re.Match[str]) -> str:
-        moment = _moment(found.group()[1:-1])
-        return f"'{moments[moment]}'" if moment is not None and moment in moments else found.group()
+    def shifted(string: Piece) -> str:
+        moment = _moment(string.text[1:-1])
+        return f"'{moments[moment]}'" if moment is not None and moment in moments else string.text
 
-    return _STRING.sub(shifted, query)
+    return _with_strings(query, shifted)
 
 
 def _shifted_by_column(query: str, stored: Collection[datetime], offset: timedelta) -> str:
     """With each as at ``offset``, where none explains them all: only behind the word TIMESTAMP of the same column."""
 
-    def shifted(found: re.Match[str]) -> str:
-        moment = _moment(found.group()[1:-1])
-        column = query[: found.start()].rpartition(",")[2]
+    def shifted(string: Piece) -> str:
+        moment = _moment(string.text[1:-1])
+        column = query[: string.start].rpartition(",")[2]
         fitting = [s for s in stored if moment is not None and _is_offset(moment - s)]
         if len(fitting) != 1 or not re.search(r"\btimestamp\b", column, re.IGNORECASE):
-            return found.group()
+            return string.text
         return f"'{fitting[0] + offset}'"
 
-    return _STRING.sub(shifted, query)
+    return _with_strings(query, shifted)
+
+
+def _with_strings(query: str, respelled: Callable[[Piece], str]) -> str:
+    return "".join(respelled(piece) if piece.kind is Kind.STRING else piece.text for piece in pieces(query))
 
 
 def _defaults(table: TableInfo | None) -> set[tuple[int, datetime]]:
@@ -125,8 +128,8 @@ def _defaults(table: TableInfo | None) -> set[tuple[int, datetime]]:
 
 
 def _moments(query: str) -> Iterator[datetime]:
-    for found in _STRING.finditer(query):
-        moment = _moment(found.group()[1:-1])
+    for piece in pieces(query):
+        moment = _moment(piece.text[1:-1]) if piece.kind is Kind.STRING else None
         if moment is not None:
             yield moment
 

@@ -5,7 +5,6 @@ import pytest
 from tidebox.sql.parse import parse
 from tidebox.sql.parse.cursor import Cursor
 from tidebox.sql.parse.expressions import column_names, parse_expression, to_text
-from tidebox.sql.parse.lexer import Kind, tokenize
 from tidebox.sql.parse.statements import (
     AddColumn,
     AddKey,
@@ -26,53 +25,10 @@ from tidebox.sql.parse.statements import (
 from tidebox.sql.wire.errors import SqlError
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        pytest.param("a.`b c`", [("word", "a"), ("sign", "."), ("name", "b c")], id="names"),
-        pytest.param("`a``b`", [("name", "a`b")], id="a doubled back-quote"),
-        pytest.param(
-            r"'it''s' 'a\n\'\\' \"x\"".replace('\\"', '"'),
-            [("string", "it's"), ("string", "a\n'\\"), ("string", "x")],
-            id="strings",
-        ),
-        pytest.param(r"'a\%b\_'", [("string", r"a\%b\_")], id="escapes that LIKE wants to see"),
-        pytest.param(
-            "1 1.5 .5 1e3", [("integer", "1"), ("number", "1.5"), ("number", ".5"), ("number", "1e3")], id="numbers"
-        ),
-        pytest.param(
-            "x'0f' 0xff b'101' 0b11", [("hex", "0f"), ("hex", "ff"), ("bits", "101"), ("bits", "11")], id="bytes"
-        ),
-        pytest.param(
-            "1a t.1b", [("word", "1a"), ("word", "t"), ("sign", "."), ("word", "1b")], id="names that begin with digits"
-        ),
-        pytest.param("a /* b */ c -- d\n# e\nf", [("word", "a"), ("word", "c"), ("word", "f")], id="comments"),
-        pytest.param(
-            "a --b", [("word", "a"), ("sign", "-"), ("sign", "-"), ("word", "b")], id="two signs are no comment"
-        ),
-        pytest.param(
-            "/*!40101 a */ /*T! b */ /*T![x] c */",
-            [("word", "a"), ("word", "b"), ("word", "c")],
-            id="comments that are executed",
-        ),
-        pytest.param("@a @@b.c ?", [("variable", "@a"), ("variable", "@@b.c"), ("parameter", "?")], id="variables"),
-        pytest.param(
-            "j->>'$.a' <=> 1",
-            [("word", "j"), ("sign", "->>"), ("string", "$.a"), ("sign", "<=>"), ("integer", "1")],
-            id="signs",
-        ),
-    ],
-)
-def test_text_is_cut_into_tokens(text: str, tokens: list[tuple[str, str]]) -> None:
-    found = tokenize(text)
-    assert [(t.kind.value, t.text) for t in found[:-1]] == tokens
-    assert found[-1].kind is Kind.END
-
-
 @pytest.mark.parametrize("text", ["'open", "`open", "/* open", "/*! open", "x'0'", "x'0g'", "b'2'", "\x01"])
 def test_what_cannot_be_read_is_1064(text: str) -> None:
     with pytest.raises(SqlError, match="1064"):
-        tokenize(text)
+        parse(text)
 
 
 def test_an_error_tells_its_place() -> None:
@@ -178,9 +134,9 @@ def test_what_lies_outside_is_refused_by_its_name(sql: str, name: str) -> None:
     ],
 )
 def test_expressions_print_as_tidb_keeps_them(text: str, printed: str) -> None:
-    assert to_text(parse_expression(Cursor(text, tokenize(text)))) == printed
+    assert to_text(parse_expression(Cursor(text))) == printed
 
 
 def test_the_columns_of_an_expression_come_once_and_in_order() -> None:
     text = "b + a * case a when c then b else -d end"
-    assert column_names(parse_expression(Cursor(text, tokenize(text)))) == ("b", "a", "c", "d")
+    assert column_names(parse_expression(Cursor(text))) == ("b", "a", "c", "d")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidebox.sql.wire.statements import split
+from tidemill.tidb.lexer import NO_BACKSLASH_ESCAPES, split_statements
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ from tidebox.sql.wire.statements import split
     ],
 )
 def test_split(sql, statements):
-    assert [s.strip() for s in split(sql)] == [s.strip() for s in statements]
+    assert [s.strip() for s in split_statements(sql)] == [s.strip() for s in statements]
 
 
 def test_without_backslash_escapes_a_backslash_ends_no_string_early():
-    assert split(r"select '\'; select 2", has_backslash_escapes=False) == [r"select '\'", "select 2"]
+    assert split_statements(r"select '\'; select 2", NO_BACKSLASH_ESCAPES) == [r"select '\'", "select 2"]
 
 
 QUOTED = st.text(alphabet="a;'\"`\\#-/* \n", max_size=12)
@@ -66,11 +66,11 @@ PIECES = st.one_of(
 
 @given(st.lists(st.lists(PIECES, min_size=1, max_size=4).map(" ".join), max_size=5))
 def test_what_was_joined_comes_apart_again(statements):
-    assert split(" ; ".join(statements)) == statements
+    assert split_statements(" ; ".join(statements)) == statements
 
 
 @given(st.text(alphabet="a;'\"`\\#-/*! \n\x00é", max_size=60))
 def test_nothing_is_lost_or_made_up(sql):
-    for statement in split(sql):
+    for statement in split_statements(sql):
         assert statement
         assert statement in sql
