@@ -29,7 +29,7 @@ MAY_IMPORT = {
     # The cluster in a box, a package of its own: it shares TiDB's formats and the wire with us, and nothing else.
     "tidebox": {"model", "tidb", "_pb"},
 }
-EVERYBODYS = {"errors", "clock", "log", "kernelcache", "private", "certificates"}
+EVERYBODYS = {"errors", "clock", "log", "kernelcache", "private", "certificates", "retry"}
 FILES = sorted(
     path for package in ("tidemill", "tidebox") for path in (SOURCE / package).rglob("*.py") if "_pb" not in path.parts
 )

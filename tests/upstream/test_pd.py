@@ -84,7 +84,7 @@ def test_a_timestamp_stream_that_has_ended_meanwhile_is_opened_anew():
                 first = await pd.get_ts()
                 upstream.pd_away()
                 upstream.pd_back()
-                await pd._tso.code()  # our side has heard of it
+                await pd._timestamps._stream.code()  # our side has heard of it
                 assert await pd.get_ts() > first
 
     asyncio.run(scenario())

@@ -7,7 +7,6 @@ cover fewer keys. Region errors and silent stores are dealt with here and seen n
 """
 
 import asyncio
-import random
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from tidemill.errors import (
 )
 from tidemill.model.security import Security
 from tidemill.model.span import Span
+from tidemill.retry import Policy
 from tidemill.upstream.channel import open_channel
 from tidemill.upstream.keyspace import TXN_V1, Keyspace, earlier
 from tidemill.upstream.regions import Reaction, RegionCache, Retry
@@ -36,7 +36,7 @@ from tidemill.upstream.topology import Region, Store
 CALL_SECONDS = 20.0
 DEADLINE_SECONDS = 60.0
 MAX_CALLS = 16  # of one spread request at the same time
-_SILENT_STORE = Reaction(Retry.LATER, (0.1, 2.0))
+_SILENT_STORE = Reaction(Retry.LATER, Policy(0.1, 2.0))
 _HOPELESS = {
     grpc.StatusCode.UNIMPLEMENTED: "does not know {method}. Check that it is a TiKV",
     grpc.StatusCode.INVALID_ARGUMENT: "does not accept {method}. Check that PD and TiKV are of one cluster",
@@ -164,9 +164,7 @@ class KvClient:
                     "Check that the TiKV stores are up and that this machine may reach them."
                 )
             if reaction.retry is not Retry.AT_ONCE or attempt > 0:
-                first, longest = reaction.pause_seconds
-                whole = min(first * (1 << min(attempt, 16)), longest)
-                await self._clock.sleep(whole * random.uniform(0.5, 1.0))
+                await self._clock.sleep(reaction.pauses.pause_seconds(attempt + 1))
             attempt += 1
 
     async def send_some(

@@ -12,12 +12,13 @@ A transaction with asynchronous commit has no such single key: there all its key
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tidemill._pb import kvrpcpb_pb2
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.errors import IncompatibleUpstreamError, UpstreamError, UpstreamUnavailableError
 from tidemill.model.ts import Ts, physical_ms
+from tidemill.retry import Policy
 from tidemill.upstream.keyspace import earlier
 from tidemill.upstream.kv import KvClient, decoder
 from tidemill.upstream.pd import PdClient
@@ -26,8 +27,7 @@ from tidemill.upstream.topology import Region
 WAIT_SECONDS = 60.0  # for transactions in the way of one read or write; a lock lives 20 s unless its owner renews it
 LOCKS_PER_SCAN = 1024
 KEYS_PER_RESOLVE = 256
-_FIRST_PAUSE_SECONDS = 0.005
-_LONGEST_PAUSE_SECONDS = 0.5
+_RETRY: Final = Policy(0.005, 0.5, jitter=0.0)
 # Of these alone a region's resolved-ts takes notice.
 _DATA_LOCKS = (kvrpcpb_pb2.Put, kvrpcpb_pb2.Del, kvrpcpb_pb2.Insert)
 
@@ -159,7 +159,7 @@ class LockWaiter:
         self._clock = clock
         self._wait_seconds = wait_seconds
         self._give_up = clock.monotonic() + wait_seconds
-        self._pause = _FIRST_PAUSE_SECONDS
+        self._waits = 0
         self.bypass: set[int] = set()
 
     async def clear(self, locks: Sequence[kvrpcpb_pb2.LockInfo]) -> None:
@@ -194,8 +194,8 @@ class LockWaiter:
                 f"{lock.lock_version}, which has neither ended nor expired for {self._wait_seconds:.0f} s. "
                 f"End that transaction, or {'try again later' if self._is_writing else 'read at another ts'}."
             )
-        await self._clock.sleep(self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        self._waits += 1
+        await self._clock.sleep(_RETRY.pause_seconds(self._waits))
 
 
 @dataclass(frozen=True, slots=True)

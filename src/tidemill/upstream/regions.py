@@ -27,6 +27,7 @@ from tidemill.errors import (
     UpstreamError,
 )
 from tidemill.model.span import KEY_START, Span
+from tidemill.retry import Policy
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.topology import Peer, Region, Store, peer_from, region_from
 
@@ -45,23 +46,26 @@ class Retry(Enum):
     NEVER = "no retry can help"
 
 
+_SOON = Policy(0.002, 0.5)
+
+
 @dataclass(frozen=True, slots=True)
 class Reaction:
     retry: Retry
-    pause_seconds: tuple[float, float] = (0.002, 0.5)  # the first pause and the longest
+    pauses: Policy = _SOON
 
 
-_LATER: dict[str, tuple[float, float]] = {
-    "server_is_busy": (2.0, 10.0),
-    "stale_command": (0.002, 1.0),
-    "max_timestamp_not_synced": (0.002, 0.5),
-    "region_not_initialized": (0.002, 1.0),
-    "read_index_not_ready": (0.002, 0.5),
-    "proposal_in_merging_mode": (0.002, 0.5),
-    "data_is_not_ready": (0.002, 2.0),
-    "disk_full": (0.5, 5.0),
-    "RecoveryInProgress": (0.1, 10.0),
-    "undetermined_result": (0.002, 0.5),
+_LATER: dict[str, Policy] = {
+    "server_is_busy": Policy(2.0, 10.0),
+    "stale_command": Policy(0.002, 1.0),
+    "max_timestamp_not_synced": _SOON,
+    "region_not_initialized": Policy(0.002, 1.0),
+    "read_index_not_ready": _SOON,
+    "proposal_in_merging_mode": _SOON,
+    "data_is_not_ready": Policy(0.002, 2.0),
+    "disk_full": Policy(0.5, 5.0),
+    "RecoveryInProgress": Policy(0.1, 10.0),
+    "undetermined_result": Policy(0.002, 0.5),
 }
 _NEVER = ("raft_entry_too_large", "FlashbackInProgress", "FlashbackNotPrepared")
 
@@ -205,9 +209,9 @@ class RegionCache:
             self.forget_store(region.leader.store_id)
         if any(error.HasField(name) for name in _NEVER):
             return Reaction(Retry.NEVER)
-        for name, pause_seconds in _LATER.items():
+        for name, pauses in _LATER.items():
             if error.HasField(name):
-                return Reaction(Retry.LATER, pause_seconds)
+                return Reaction(Retry.LATER, pauses)
         self.drop(region)
         return Reaction(Retry.RELOAD)
 

@@ -6,11 +6,12 @@ come back in one moment. A region that gets through its incremental scan clears 
 """
 
 from random import Random
+from typing import Final
 
 from tidemill.model.span import Span
+from tidemill.retry import Policy
 
-FIRST_SECONDS = 0.05
-LONGEST_SECONDS = 2.0
+_RETRY: Final = Policy(0.05, 2.0)
 REMEMBERED_SECONDS = 300.0
 _FEW = 1024  # records that are not worth looking through for old ones
 
@@ -32,8 +33,7 @@ class Backoff:
             self._losses = {start: x for start, x in self._losses.items() if now - x[1] <= REMEMBERED_SECONDS}
             self._sweep_at = max(_FEW, 2 * len(self._losses))
         self._losses[part.start] = (count + 1, now)
-        whole = min(FIRST_SECONDS * (1 << min(count, 16)), LONGEST_SECONDS)
-        return whole * self._random.uniform(0.5, 1.0)
+        return _RETRY.pause_seconds(count + 1, self._random)
 
     def clear(self, part: Span) -> None:
         self._losses.pop(part.start, None)

@@ -1,10 +1,11 @@
 """Waiting between tries, in threads: the one place where the MySQL sink's driver side stands still."""
 
-import random
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 
 from tidemill.clock import SYSTEM_CLOCK
+from tidemill.retry import Policy
 
 
 class Patience:
@@ -30,11 +31,10 @@ class Patience:
 
     def tries(self, first_seconds: float = 0.05, longest_seconds: float = 2.0) -> Iterator[bool]:
         """Yields for each try whether it is the last, and stands still in between, longer each time."""
-        deadline, wait_seconds = SYSTEM_CLOCK.monotonic() + self.seconds, first_seconds
-        while True:
-            is_last = self._is_ended.is_set() or SYSTEM_CLOCK.monotonic() >= deadline
+        policy, began = Policy(first_seconds, longest_seconds, deadline_seconds=self.seconds), SYSTEM_CLOCK.monotonic()
+        for failures in count():
+            is_last = self._is_ended.is_set() or policy.gives_up(failures, SYSTEM_CLOCK.monotonic() - began)
             yield is_last
             if is_last:
                 return
-            self._is_ended.wait(random.uniform(wait_seconds / 2, wait_seconds))
-            wait_seconds = min(wait_seconds * 2, longest_seconds)
+            self._is_ended.wait(policy.pause_seconds(failures + 1))

@@ -9,14 +9,13 @@ transaction that fails for a reason that passes (deadlock, lost connection, a se
 REPLACE where it may have gone through unnoticed. One that fails for good stops the unit; the row to blame is named.
 """
 
-import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from tidemill.log import get_logger
 from tidemill.model.receipt import Receipt
 from tidemill.model.row import LargeRows, RowBatch
 from tidemill.model.table import ColumnType, TableInfo
+from tidemill.retry import Policy
 from tidemill.sinks.mysql import failures
 from tidemill.sinks.mysql.literals import Literals, shown_key
 from tidemill.sinks.mysql.owner import ASSERTION, Owner, is_assertion
@@ -50,7 +50,7 @@ _WINDOW_ROWS = 200_000
 _WINDOW_BYTES = 128 << 20
 _STATEMENT_BYTES = 4 << 20
 _FOREVER = float("inf")
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 2.0
+_RETRY: Final = Policy(0.02, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,12 +275,12 @@ class _Worker:
             nonlocal rows, size
             rows = size = 0
             connection = self._begun()
-            for plan, count in plans(safe):
+            for plan, number in plans(safe):
                 for lane in chain.from_iterable(plan.phases):
                     for statement in chain.from_iterable(lane):
                         self._at = plan, (statement,)
                         self._run(connection, plan, statement, safe)
-                rows, size = rows + count, size + plan.text.payload.size
+                rows, size = rows + number, size + plan.text.payload.size
             connection.commit()
 
         self._persist(attempt, is_safe)
@@ -289,8 +289,7 @@ class _Worker:
     def _persist(self, attempt: Callable[[bool], None], is_safe: bool) -> None:
         """Again and again, as long as what stops it may pass."""
         began: float | None = None
-        pause = _FIRST_PAUSE_SECONDS
-        while True:
+        for tries in count(1):
             try:
                 attempt(is_safe)
                 return
@@ -304,8 +303,7 @@ class _Worker:
                 self._check(*self._at, is_safe, error, SYSTEM_CLOCK.monotonic() - began)
                 is_safe = is_safe or failures.is_lost(error)  # nobody knows whether it was committed
                 self._recover(error)
-            self._stop.wait(random.uniform(pause / 2, pause))
-            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            self._stop.wait(_RETRY.pause_seconds(tries))
 
     def _connected(self) -> Writer:
         if self._writer is None:
