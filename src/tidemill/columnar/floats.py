@@ -1,4 +1,5 @@
-"""The shortest decimal digits that read back as the same float, and Go's ways to print them.
+"""The shortest decimal digits that read back as the same float, and the ways to print them: one by one in compiled
+loops, and a column at once (``float_text``).
 
 The digits are found by Schubfach (R. Giulietti, "The Schubfach way to render doubles"): scale the
 interval of numbers that round to the value by a power of ten, held in 126 bits, so that it contains
@@ -13,6 +14,10 @@ from tidemill.columnar.jit import Bytes, Words, helper, i64, kernel, u8, u64
 
 FIRST_POWER = -324
 LAST_POWER = 292
+
+POSITIONAL = 0  # without exponent, whatever the size: Go's 'f'
+ES6 = 1  # as Go's JSON: an exponent below 1e-6 and from 1e21 on
+GENERAL = 2  # an exponent of two digits or more below 1e-4 and from 1e6 on: Go's 'g'
 
 LONGEST_FLOAT = 350  # a double in positional form: 309 digits, or 0.000… down to 1e-324 with 17 digits
 
@@ -109,11 +114,8 @@ def shortest(fraction: int, exponent: int, is_single: bool, powers: Words) -> tu
 
 
 @kernel
-def write_float(out: Bytes, to: int, bits: int, is_single: bool, is_es6: bool, powers: Words) -> int:
-    """Print a finite float as Go does; return the position behind it.
-
-    Positional always (Go's 'f'), or, for ``is_es6``, with an exponent below 1e-6 and from 1e21 on.
-    """
+def write_float(out: Bytes, to: int, bits: int, is_single: bool, layout: int, powers: Words) -> int:
+    """Print a finite float; return the position behind it."""
     if is_single:
         sign = bits >> u64(31)
         exponent = i64((bits >> u64(23)) & u64(0xFF))
@@ -139,8 +141,10 @@ def write_float(out: Bytes, to: int, bits: int, is_single: bool, is_es6: bool, p
         rest //= ten
         count += 1
     point = count + power  # digits before the decimal point; the value is 0.digits * 10**point
-    if is_es6 and (point < -5 or point > 21):
-        return _write_exponent(out, to, digits, count, point - 1)
+    if layout == ES6 and (point < -5 or point > 21):
+        return _write_exponent(out, to, digits, count, point - 1, 1)
+    if layout == GENERAL and (point < -3 or point > 6):
+        return _write_exponent(out, to, digits, count, point - 1, 2)
     if point <= 0:
         out[to] = 48
         out[to + 1] = 46
@@ -174,8 +178,8 @@ def _write_digits(out: Bytes, to: int, digits: int, count: int) -> None:
 
 
 @helper
-def _write_exponent(out: Bytes, to: int, digits: int, count: int, exponent: int) -> int:
-    """``d.ddde±x``: two digits of exponent at least for a positive one, one for a negative one."""
+def _write_exponent(out: Bytes, to: int, digits: int, count: int, exponent: int, least: int) -> int:
+    """``d.ddde±x``, with at least so many digits of exponent."""
     _write_digits(out, to + 1, digits, count)
     out[to] = out[to + 1]
     to += 1
@@ -189,7 +193,7 @@ def _write_exponent(out: Bytes, to: int, digits: int, count: int, exponent: int)
     if exponent >= 100:
         out[to] = 48 + exponent // 100
         to += 1
-    if exponent >= 10:
+    if exponent >= 10 or least > 1:
         out[to] = 48 + exponent // 10 % 10
         to += 1
     out[to] = 48 + exponent % 10

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tidemill.columnar.floats import LONGEST_FLOAT, powers_of_ten, write_float
+from tidemill.columnar.floats import ES6, LONGEST_FLOAT, POSITIONAL, powers_of_ten, write_float
 from tidemill.columnar.jit import u64
 from tidemill.flow.mounter.zones import parse_zone
 from tidemill.model.table import INTEGER_TYPES, STRING_TYPES, TIME_TYPES, ColumnInfo, ColumnType
@@ -143,7 +143,7 @@ def _duration(text: str, places: int) -> bytes:
 def _float(value: float, *, is_single: bool) -> bytes:
     out = np.empty(LONGEST_FLOAT, np.uint8)
     bits = np.float32(value).view(np.uint32) if is_single else np.float64(value).view(np.uint64)
-    end = write_float(out, 0, u64(bits), is_single, not is_single, powers_of_ten())
+    end = write_float(out, 0, u64(bits), is_single, POSITIONAL if is_single else ES6, powers_of_ten())
     return out[:end].tobytes()
 
 

@@ -7,7 +7,7 @@ prints ``1.0`` and ``1e100``. The recorded histories, and so this module, hold t
 
 import numpy as np
 
-from tidemill.columnar.floats import write_float
+from tidemill.columnar.floats import ES6, POSITIONAL, write_float
 from tidemill.columnar.jit import Bytes, Ints, Longs, Words, copy, helper, i64, kernel, load_u64, u8, u64
 from tidemill.flow.mounter.outcomes import MISSING, OK, failure
 from tidemill.flow.mounter.strings import rune_size
@@ -243,7 +243,7 @@ def _write_scalar(data: Bytes, code: int, at: int, end: int, out: Bytes, to: int
     if code == _DOUBLE:
         if (word >> u64(52)) & u64(0x7FF) == 0x7FF:
             return -1
-        return write_float(out, to, word, False, True, powers)
+        return write_float(out, to, word, False, ES6, powers)
     if code == _DURATION:
         nanoseconds = i64(word)
         if end - at < 12 or nanoseconds >= 3020400000000000 or nanoseconds <= -3020400000000000:
@@ -395,7 +395,7 @@ def write_vectors(
                 if k > s + 4:
                     out[to] = 44
                     to += 1
-                to = write_float(out, to, u64(bits), True, False, powers)
+                to = write_float(out, to, u64(bits), True, POSITIONAL, powers)
             out[to] = 93
             to += 1
         elif n == MISSING and is_filled:
