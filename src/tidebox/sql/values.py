@@ -22,6 +22,7 @@ from tidebox.sql.compute import convert, temporal
 from tidebox.sql.compute.casts import to_json
 from tidebox.sql.compute.kinds import Element, Kind, Settings, Telling, Type
 from tidebox.sql.compute.vectors import parse_vector
+from tidebox.sql.floats import positional
 from tidebox.sql.wire.errors import Errno, SqlError, sql_error
 from tidemill.model.table import INTEGER_TYPES, STRING_TYPES, TIME_TYPES, ColumnFlag, ColumnInfo, ColumnType
 
@@ -562,8 +563,7 @@ def _told(value: Any, kind: Type, exact: Decimal) -> str:
 def _digits(value: float, kind: Type) -> str:
     """A floating-point number as text in a column: all its digits, whatever its size."""
     is_single = kind.column is not None and kind.column.type is ColumnType.FLOAT
-    shown = f"{Decimal(str(np.float32(value)) if is_single else repr(value)):f}"
-    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+    return positional(value, is_single=is_single)
 
 
 def _rounded(number: int | float | Decimal) -> int:

@@ -35,6 +35,7 @@ from tidebox.sql.codec.times import (
     read_core_time,
     time_text,
 )
+from tidebox.sql.floats import document_double
 from tidemill.errors import CorruptDataError
 
 DEEPEST = 100
@@ -258,7 +259,7 @@ def _text(value: JsonValue) -> str:
     if isinstance(value, int):
         return str(int(value))
     if isinstance(value, float):
-        return double_text(value)
+        return document_double(value)
     if isinstance(value, JsonOpaque):
         return f'"base64:type{value.type_code}:{b64encode(value.data).decode()}"'
     if isinstance(value, JsonTime):
@@ -277,24 +278,3 @@ def _escape(found: re.Match[str]) -> str:
     if "\ud800" <= character <= "\udfff":
         return "\\ufffd"
     return _SHORT_ESCAPES.get(character) or f"\\u{ord(character):04x}"
-
-
-def double_text(value: float) -> str:
-    """A double as Go's encoding/json prints it: the shortest digits, an exponent below 1e-6 and from 1e21 on."""
-    if value == 0:
-        return "-0" if math.copysign(1, value) < 0 else "0"
-    sign = "-" if value < 0 else ""
-    mantissa, exponent_text = f"{abs(value)!r}e0".split("e")[:2]
-    whole, _, fraction = mantissa.partition(".")
-    exponent = int(exponent_text) + len(whole)
-    digits = (whole + fraction).lstrip("0")
-    exponent -= len(whole + fraction) - len(digits)
-    digits = digits.rstrip("0")  # the number is 0.digits × 10^exponent
-    if not -6 < exponent <= 21:
-        tail = f".{digits[1:]}" if len(digits) > 1 else ""
-        return f"{sign}{digits[0]}{tail}e{exponent - 1:+d}"
-    if exponent <= 0:
-        return f"{sign}0.{'0' * -exponent}{digits}"
-    if exponent >= len(digits):
-        return f"{sign}{digits}{'0' * (exponent - len(digits))}"
-    return f"{sign}{digits[:exponent]}.{digits[exponent:]}"

@@ -6,16 +6,14 @@ from datetime import timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final
 
-import numpy as np
-
 from tidebox.sql.codec.collation import text_bytes
 from tidebox.sql.codec.datum import Json, Time
 from tidebox.sql.codec.documents import document_text
 from tidebox.sql.codec.times import date_text, duration_text, time_text
 from tidebox.sql.compute import temporal
 from tidebox.sql.compute.kinds import Compute, Computed, Element, Kind, Settings, Type
+from tidebox.sql.floats import positional, show_double, show_float
 from tidebox.sql.wire.errors import Errno, SqlError, sql_error
-from tidebox.sql.wire.floats import show_double, show_float
 from tidemill.model.table import ColumnType
 
 MATH: Final = Context(prec=200, Emax=10**6, Emin=-(10**6))
@@ -39,7 +37,7 @@ def incorrect(kind: str, text: object) -> SqlError:
 
 def vector_text(vector: tuple[float, ...]) -> str:
     """As TiDB prints it: the shortest digits of single precision, without an exponent."""
-    parts = (np.format_float_positional(np.float32(part), unique=True, trim="-") for part in vector)
+    parts = (positional(part, is_single=True) for part in vector)
     return f"[{','.join(parts)}]"
 
 

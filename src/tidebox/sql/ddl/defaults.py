@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
+from tidebox.sql.floats import positional, show_double, show_float
 from tidebox.sql.parse.expressions import (
     Bytes,
     Call,
@@ -23,7 +24,6 @@ from tidebox.sql.parse.expressions import (
 )
 from tidebox.sql.types import FieldType, is_blob
 from tidebox.sql.wire.errors import Errno, SqlError, sql_error
-from tidebox.sql.wire.floats import show_double, show_float
 from tidemill.model.table import INTEGER_TYPES, ColumnFlag, ColumnType
 
 NOW = "CURRENT_TIMESTAMP"
@@ -161,8 +161,7 @@ def _plain(text: str) -> str:
     """A number as its own text: 1.50 stays, 1e3 is the float 1000."""
     if "e" not in text.lower():
         return text if text[:1] != "." else "0" + text
-    value = f"{Decimal(repr(float(text))):f}"
-    return value.rstrip("0").rstrip(".") if "." in value else value
+    return positional(float(text))
 
 
 def _of_bytes(tp: ColumnType, kind: FieldType, default: Bytes) -> str:

@@ -22,8 +22,8 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from tidebox.sql.floats import show_double, show_float
 from tidebox.sql.wire.columns import NOT_FIXED, NULL_TYPE, Column
-from tidebox.sql.wire.floats import show_double, show_float
 from tidebox.sql.wire.packets import integer
 from tidemill.model.table import ColumnType
 

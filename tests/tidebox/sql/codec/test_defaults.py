@@ -9,9 +9,10 @@ import pytest
 from tests.tidebox.sql.codec.tables import NOT_NULL, PRIMARY, UNSIGNED, column, table, text
 from tidebox.sql.codec import Datum, Json, TableCodec, Time
 from tidebox.sql.codec.checksums import checksum_payload
-from tidebox.sql.codec.documents import document_text, double_text
+from tidebox.sql.codec.documents import document_text
 from tidebox.sql.codec.numbers import decimal_text
 from tidebox.sql.codec.times import duration_text, time_text
+from tidebox.sql.floats import document_double
 from tidemill.errors import SchemaError
 from tidemill.flow.mounter import mount_values
 from tidemill.model.table import ColumnInfo
@@ -143,7 +144,7 @@ def test_the_mounter_reads_the_same_values_and_text() -> None:
     ],
 )
 def test_doubles_print_as_go_prints_them(value: float, text_: str) -> None:
-    assert double_text(value) == text_
+    assert document_double(value) == text_
 
 
 def test_the_checksum_of_columns_covers_texts_of_times_numbers_and_documents() -> None:

@@ -22,10 +22,11 @@ from tidebox.sql.codec import (
 from tidebox.sql.codec.cells import cell_reader, cell_writer
 from tidebox.sql.codec.collation import sort_key
 from tidebox.sql.codec.datum import Datum
-from tidebox.sql.codec.documents import document_text, double_text, parse_document
+from tidebox.sql.codec.documents import document_text, parse_document
 from tidebox.sql.codec.flagged import flagged_reader, key_writer, value_writer
 from tidebox.sql.codec.indexes import truncation
 from tidebox.sql.codec.rows import is_raw_checksum_right, split_row
+from tidebox.sql.floats import document_double
 from tidemill.errors import CorruptDataError
 from tidemill.model.table import ColumnFlag, ColumnInfo, ColumnType
 
@@ -236,7 +237,7 @@ def test_a_document_reads_from_its_text(value: Any) -> None:
 @PLAIN
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_double_reads_from_its_text(value: float) -> None:
-    assert float(double_text(value)) == value
+    assert float(document_double(value)) == value
 
 
 @settings(PLAIN, max_examples=150)

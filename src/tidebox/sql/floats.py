@@ -1,7 +1,7 @@
-"""Floating-point numbers in the notation TiDB gives to clients.
+"""Floating-point numbers as text: the shortest digits that read back as the same number, laid out as TiDB does.
 
-The shortest digits that read back as the same number, positional; with an exponent from 1e15 on
-and below 1e-15. A FLOAT with an exponent has six digits. What is no number is 0.
+For clients: positional, with an exponent from 1e15 on and below 1e-15; a FLOAT with an exponent has six digits; what is
+no number is 0. In documents: an exponent from 1e21 on and below 1e-6. In columns of text: always positional.
 """
 
 import math
@@ -25,7 +25,7 @@ def show_double(value: float, decimals: int | None = None) -> str:
         return _tidy(mantissa)
     if decimals is not None:
         return f"{value:.{decimals}f}"
-    return _positional(repr(value))
+    return positional(value)
 
 
 def show_float(value: float, decimals: int | None = None) -> str:
@@ -37,18 +37,27 @@ def show_float(value: float, decimals: int | None = None) -> str:
         return _tidy(f"{float(single):.5e}")
     if decimals is not None:
         return f"{float(single):.{decimals}f}"
-    return _positional(str(single))
+    return positional(value, is_single=True)
+
+
+def positional(value: float, *, is_single: bool = False) -> str:
+    """All its digits, whatever its size."""
+    shortest = str(np.float32(value)) if is_single else repr(value)
+    return f"{Decimal(shortest):f}" if "e" in shortest else shortest.removesuffix(".0")
+
+
+def document_double(value: float) -> str:
+    """As Go's encoding/json prints it."""
+    size = abs(value)
+    if size != 0 and not 1e-6 <= size < 1e21:
+        mantissa, exponent = _scientific(repr(value)).split("e")
+        return f"{_tidy_mantissa(mantissa)}e{int(exponent):+d}"
+    return positional(value)
 
 
 def _has_exponent(value: float, big: float, small: float) -> bool:
     size = abs(value)
     return size >= big or 0 < size < small
-
-
-def _positional(shortest: str) -> str:
-    if "e" in shortest:
-        return f"{Decimal(shortest):f}"
-    return shortest.removesuffix(".0")
 
 
 def _scientific(shortest: str) -> str:
@@ -61,6 +70,8 @@ def _scientific(shortest: str) -> str:
 
 def _tidy(scientific: str) -> str:
     mantissa, exponent = scientific.split("e")
-    if "." in mantissa:
-        mantissa = mantissa.rstrip("0").rstrip(".")
-    return f"{mantissa}e{exponent.removeprefix('+')}"
+    return f"{_tidy_mantissa(mantissa)}e{exponent.removeprefix('+')}"
+
+
+def _tidy_mantissa(mantissa: str) -> str:
+    return mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa

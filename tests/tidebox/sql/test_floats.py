@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidebox.sql.wire.floats import show_double, show_float
+from tidebox.sql.floats import show_double, show_float
 
 
 @pytest.mark.parametrize(
