@@ -7,7 +7,7 @@ upstream      puts it together, for the command and for tests
 ├── cluster   the state and its one mutex
 │   ├── regions       who answers for which keys; epochs (``boundaries``: where to cut, ``guard``: who is refused)
 │   ├── transactions  commands of Percolator, whose rules are in ``txn``; reads, inflight (memory locks)
-│   ├── capture, feed subscriptions, resolved-ts, bounded streams
+│   ├── subscriptions, feed: who is told what, resolved-ts, bounded streams
 │   ├── raw, hlc      keys without transactions, stamped by the stores' own clocks
 │   └── tso, safepoints, gc
 ├── history, load     recorded histories: at once, or live at a pace

@@ -69,7 +69,7 @@ class CdcService:
             raise
         else:
             with self._cluster.mutex:  # half-closed: nothing more is wanted
-                self._cluster.capture.forget(stream)
+                self._cluster.subscriptions.forget(stream)
             stream.close()
 
     def _handle(self, stream: FeedStream, request: cdcpb_pb2.ChangeDataRequest) -> None:
@@ -81,7 +81,7 @@ class CdcService:
             return
         with self._cluster.mutex:
             if kind == "deregister":
-                self._cluster.capture.deregister(stream, request.request_id, request.region_id)
+                self._cluster.subscriptions.deregister(stream, request.request_id, request.region_id)
                 return
             error = self._refusal(stream, request)
             if error is not None:
@@ -95,7 +95,7 @@ class CdcService:
             subscription = Subscription(stream, request.request_id, region.id, *wanted)
             engine = self._cluster.engine
             snapshot = engine.snapshot([Family.RAW]) if is_raw else engine.snapshot()
-            self._cluster.capture.register(subscription, snapshot)
+            self._cluster.subscriptions.register(subscription, snapshot)
 
     def _refusal(self, stream: FeedStream, request: cdcpb_pb2.ChangeDataRequest) -> cdcpb_pb2.Error | None:
         """Why the region cannot be registered, in TiKV's order of checks."""
@@ -112,11 +112,11 @@ class CdcService:
         region = self._cluster.regions.get(request.region_id)
         if region is None or self._store_id not in region.stores:
             return _error(region_not_found=errorpb_pb2.RegionNotFound(region_id=request.region_id))
-        if self._cluster.capture.find(stream, request.request_id, region.id) is not None:
+        if self._cluster.subscriptions.find(stream, request.request_id, region.id) is not None:
             return _error(duplicate_request=cdcpb_pb2.DuplicateRequest(region_id=region.id))
         stale = request.region_epoch.version != region.version
         current = errorpb_pb2.EpochNotMatch(current_regions=[region.to_wire()])
-        if stale and self._cluster.capture.is_observed(region.id):
+        if stale and self._cluster.subscriptions.is_observed(region.id):
             return _error(epoch_not_match=current)
         if region.leader_store != self._store_id:
             return _error(not_leader=self._cluster.not_leader(region))

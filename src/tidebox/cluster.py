@@ -2,7 +2,7 @@
 
     PD service ─┐
     KV service ─┼──► Cluster ──► Engine (RocksDB)
-    CDC service ┘       └──────► Capture ──► change streams
+    CDC service ┘       └──────► Subscriptions ──► change streams
 
 One mutex serialises writes, region changes and registrations, so the change stream sees them in
 the order in which they happened. Reads take a snapshot under it and go on without it.
@@ -23,7 +23,7 @@ from tidebox.raw import RawStore
 from tidebox.reads import Reads
 from tidebox.regions import Peer, Region, RegionMap
 from tidebox.safepoints import Safepoints
-from tidebox.subscriptions import Capture
+from tidebox.subscriptions import Subscriptions
 from tidebox.transactions import Mutation, Transactions
 from tidebox.tso import Tso
 from tidebox.txn.read import ReadAt
@@ -67,14 +67,14 @@ class Cluster:
         # All up to here may have been read, or promised to subscribers, before a restart.
         self.in_flight.observe(self.tso.last)
         self.locks = LockTable(engine)
-        self.capture = Capture(self.regions, self.locks, self.in_flight)
+        self.subscriptions = Subscriptions(self.regions, self.locks, self.in_flight)
         self.transactions = Transactions(
             engine,
             self.mutex,
             clock,
             self.regions,
             self.locks,
-            self.capture,
+            self.subscriptions,
             self.in_flight,
             self.tso.pass_by,
         )
@@ -85,7 +85,7 @@ class Cluster:
         self.is_pd_away = False  # then stores get no timestamps
         self.at_stop: list[Callable[[], None]] = []  # called before the data is closed: ends threads that work on it
         self.raw = RawStore(
-            engine, clock, self._ask_tso, self.regions, self.capture, self.stores, self.in_flight, api_version
+            engine, clock, self._ask_tso, self.regions, self.subscriptions, self.stores, self.in_flight, api_version
         )
         self.garbage = Collector(
             engine, self.mutex, self.safepoints, self.locks, self.in_flight, self.tso, self.raw.collect
@@ -129,7 +129,7 @@ class Cluster:
             self._store_regions([region], children)
             self.raw.on_split(region_id, [child.id for child in children])
             current = errorpb_pb2.EpochNotMatch(current_regions=[child.to_wire() for child in children])
-            self.capture.fail_region(region_id, cdcpb_pb2.Error(epoch_not_match=current))
+            self.subscriptions.fail_region(region_id, cdcpb_pb2.Error(epoch_not_match=current))
             return children
 
     def merge(self, source_id: int, target_id: int) -> Region:
@@ -141,8 +141,8 @@ class Cluster:
             for region_id in (source_id, target_id):
                 # No list: what the region has become is not known yet where this is said.
                 unknown = errorpb_pb2.EpochNotMatch()
-                self.capture.fail_region(region_id, cdcpb_pb2.Error(epoch_not_match=unknown))
-            self.capture.forget_region(source_id)
+                self.subscriptions.fail_region(region_id, cdcpb_pb2.Error(epoch_not_match=unknown))
+            self.subscriptions.forget_region(source_id)
             self.raw.on_merge(source_id, target_id)
             return merged
 
@@ -173,7 +173,7 @@ class Cluster:
                 return
             self._store_regions([region], [moved])
             self.raw.on_leader(moved)
-            self.capture.fail_region(region_id, cdcpb_pb2.Error(not_leader=self.not_leader(moved)))
+            self.subscriptions.fail_region(region_id, cdcpb_pb2.Error(not_leader=self.not_leader(moved)))
 
     def leader_of(self, region: Region) -> Peer | None:
         """Who leads the region, as PD knows it. None: all its peers are down.
@@ -248,7 +248,7 @@ class Cluster:
             present = self.tso.advance()
             self.in_flight.observe(present)
             self.raw.clocks.refresh(present)
-            self.capture.publish_resolved(present, self.raw.promise)
+            self.subscriptions.publish_resolved(present, self.raw.promise)
             return present
 
     def attach(self, stream: FeedStream) -> None:
@@ -258,7 +258,7 @@ class Cluster:
     def detach(self, stream: FeedStream) -> None:
         with self.mutex:
             self.streams.discard(stream)
-            self.capture.forget(stream)
+            self.subscriptions.forget(stream)
 
     def _ask_tso(self) -> Ts | None:
         """PD's present, as a store gets it."""

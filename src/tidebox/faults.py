@@ -316,7 +316,7 @@ def _shown(upstream: "EmbeddedUpstream", region: Region) -> Document:
         "conf_ver": region.conf_ver,
         "leader": leader.store_id if leader is not None else None,
         "stores": list(region.stores),
-        "is_held": upstream.cluster.capture.is_held(region.id),
+        "is_held": upstream.cluster.subscriptions.is_held(region.id),
     }
 
 

@@ -22,7 +22,7 @@ from tidebox.hlc import RegionClocks
 from tidebox.inflight import InFlight, Latch
 from tidebox.mvcc import encode_varint, physical_key, version_key
 from tidebox.regions import Region, RegionMap
-from tidebox.subscriptions import Capture
+from tidebox.subscriptions import Subscriptions
 from tidemill.clock import Clock
 from tidemill.errors import CorruptDataError, UpstreamError
 from tidemill.tidb.keys import decode_bytes
@@ -93,7 +93,7 @@ class RawStore:
         clock: Clock,
         ask_tso: Callable[[], int | None],
         regions: RegionMap,
-        capture: Capture,
+        subscriptions: Subscriptions,
         store_ids: Iterable[int],
         in_flight: InFlight,
         api_version: int,
@@ -103,7 +103,7 @@ class RawStore:
         self._clock = clock
         self._ask_tso = ask_tso
         self._regions = regions
-        self._capture = capture
+        self._subscriptions = subscriptions
         self._in_flight = in_flight
         self.is_v2 = api_version == 2
         self.clocks = RegionClocks(engine, store_ids)
@@ -207,10 +207,10 @@ class RawStore:
         self._engine.write(batch)
         self.clocks.applied(region, ts)
         self._index += 1
-        if self._capture.is_observed(region.id):
+        if self._subscriptions.is_observed(region.id):
             stamp = encode_varint(ts)
             rows = [(key, _row(key, change, stamp)) for key, change in changes.items()]
-            self._capture.on_raw(region.id, self._index, rows)
+            self._subscriptions.on_raw(region.id, self._index, rows)
 
     def delete_range(self, family: Family, start: bytes, end: bytes) -> None:
         """Remove every version of a physical range, at once and without a word to the change stream."""

@@ -39,7 +39,7 @@ from tidemill.tidb.keys import decode_bytes
 _FIRST_GROUP = 8  # regions in the first resolved-ts message; each further one takes four times as many
 _GROUP_GROWTH = 4
 
-log = get_logger("store.capture")
+log = get_logger("store.subscriptions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class LiveRow:
     txn_source: int
 
 
-class Capture:
+class Subscriptions:
     def __init__(self, regions: RegionMap, locks: LockTable, in_flight: InFlight) -> None:
         self._regions = regions
         self._locks = locks

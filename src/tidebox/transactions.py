@@ -28,7 +28,7 @@ from tidebox.mvcc import (
     version_key,
 )
 from tidebox.regions import RegionMap
-from tidebox.subscriptions import Capture, LiveRow, commit_row, committed_row, prewrite_row, rollback_row
+from tidebox.subscriptions import LiveRow, Subscriptions, commit_row, committed_row, prewrite_row, rollback_row
 from tidebox.txn import finish, pessimistic, prewrite
 from tidebox.txn.errors import (
     CommittedError,
@@ -99,7 +99,7 @@ class Transactions:
         clock: Clock,
         regions: RegionMap,
         locks: LockTable,
-        capture: Capture,
+        subscriptions: Subscriptions,
         in_flight: InFlight,
         pass_by: Callable[[int], None],
     ) -> None:
@@ -108,7 +108,7 @@ class Transactions:
         self._clock = clock
         self._regions = regions
         self._locks = locks
-        self._capture = capture
+        self._subscriptions = subscriptions
         self._in_flight = in_flight
         self._pass_by = pass_by
         self.waits = LockWaits(mutex)
@@ -377,7 +377,7 @@ class Transactions:
     def _check_promise(self, key: bytes, commit_ts: int) -> None:
         """A client that takes its commit-ts when it should never fails here."""
         region = self._regions.of_key(physical_key(key))
-        promised = self._capture.promised_on(region.id, key)
+        promised = self._subscriptions.promised_on(region.id, key)
         if commit_ts <= promised:
             raise UsageError(
                 f"cannot commit at {commit_ts}: region {region.id} has promised up to {promised} to its subscribers. "
@@ -406,7 +406,7 @@ class Transactions:
         is_released = False
         for step in steps:
             region_id = self._regions.of_key(physical_key(step.key)).id
-            if self._capture.is_observed(region_id):
+            if self._subscriptions.is_observed(region_id):
                 row = self._row(reader, step)
                 if row is not None:
                     rows[region_id].append(row)
@@ -436,7 +436,7 @@ class Transactions:
                     is_released = True
         self._engine.write(batch)
         for region_id, changed in rows.items():
-            self._capture.on_rows(region_id, changed)
+            self._subscriptions.on_rows(region_id, changed)
         if is_released:
             self.waits.release()
 

@@ -320,11 +320,11 @@ class EmbeddedUpstream:
     def hold_resolved(self, region_id: int) -> None:
         """A slow region: from now on it gets no resolved-ts, until it is released."""
         with self.cluster.mutex:
-            self.cluster.capture.hold(region_id)
+            self.cluster.subscriptions.hold(region_id)
 
     def release_resolved(self, region_id: int) -> None:
         with self.cluster.mutex:
-            self.cluster.capture.release(region_id)
+            self.cluster.subscriptions.release(region_id)
 
     def publish_resolved(self) -> Ts:
         """Send a round of resolved-ts now, without waiting for the interval; return the ts it was made of."""

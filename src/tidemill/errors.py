@@ -25,7 +25,7 @@
     ├── SinkError                  the downstream refused or could not be reached
     │   ├── SinkUnavailableError   (retryable) it does not answer, is full, or is away for another reason that passes
     │   └── SupersededError        a newer generation writes there; what an older one still does has no effect
-    ├── DataDirError               the changefeed's own folder: rights, space, another owner
+    ├── DataDirError               the changefeed's own folder: rights, space, another process
     ├── StoppedError               somebody asked us to stop before it was done
     ├── EngineError                (retryable) Spark failed on its own account: a worker died, an executor was lost
     └── InvariantError             a bug of ours; never caught to go on

@@ -1,4 +1,4 @@
-"""Files and folders that nobody but their owner may read, whatever the umask is; and how they are made durable."""
+"""Files and folders that only the user who runs us may read, whatever the umask; and how they are made durable."""
 
 import os
 from collections.abc import Iterator

@@ -287,12 +287,12 @@ def test_a_corrupt_state_is_not_taken_for_none(tidemill: Tidemill, pd: str, tmp_
 def test_a_data_dir_in_use_is_refused(tidemill: Tidemill, pd: str, tmp_path: Path) -> None:
     from tidemill.capture.metadata import DataDir
 
-    owner = DataDir(tmp_path / "data")
-    owner.acquire()
+    holder = DataDir(tmp_path / "data")
+    holder.acquire()
     try:
         said = tidemill(*run_words(pd, tmp_path, {}))
     finally:
-        owner.release()
+        holder.release()
     assert said.code == 1
     assert "is in use by another tidemill" in said.errors
 

@@ -42,7 +42,7 @@ def messages(*texts_by_ts: tuple[int, str]) -> Encoded:
 def tree(root: Path) -> dict[str, str]:
     """Every file below ``root`` that readers may look at, and its content."""
     files = {str(p.relative_to(root)): p.read_text() for p in sorted(root.rglob("*")) if p.is_file()}
-    return {name: text for name, text in files.items() if name != ".owner"}
+    return {name: text for name, text in files.items() if name != ".generation"}
 
 
 def data(root: Path) -> dict[str, str]:

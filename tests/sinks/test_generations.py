@@ -249,7 +249,7 @@ def test_a_disk_that_is_not_mounted_any_more_is_not_taken_for_a_newer_generation
     root.mkdir()
     with pytest.raises(SinkError, match="The folder has vanished: bring it back"):
         write_files(target, iter([messages((COMMIT_TS, "a\n"))]))
-    with pytest.raises(SinkError, match=r"its file \.owner is gone\. Bring the folder back"):
+    with pytest.raises(SinkError, match=r"its file \.generation is gone\. Bring the folder back"):
         sink.recover(START)
 
 
@@ -291,7 +291,7 @@ def test_another_ones_folder_is_refused_by_name(tmp_path: Path, cluster_id: int,
     ParquetSink(parquet_options(tmp_path / "parquet", "orders"), None, start_ts=Ts(1)).recover(START)
     says = (
         f"belongs to changefeed 'orders' of cluster 7, and this is changefeed '{changefeed}' of cluster {cluster_id}. "
-        r"Give each .*\. To continue that one's folder .* remove .*/\.owner, and use its checkpoint as --start-ts"
+        r"Give each .*\. To continue that one's folder .* remove .*/\.generation, and use its checkpoint as --start-ts"
     )
     with pytest.raises(SinkError, match=says):
         FileSink(named_config(tmp_path / "files", changefeed, cluster_id), None)
@@ -311,7 +311,7 @@ def test_a_folder_within_another_changefeeds_is_left_alone_by_that(tmp_path: Pat
     before = sorted(p for p in tmp_path.rglob("*") if p.is_file())
     files = FileSink(named_config(tmp_path / "outer", "outer"), None)
     files.recover(START)
-    (tmp_path / "outer/.owner").unlink()
+    (tmp_path / "outer/.generation").unlink()
     ParquetSink(parquet_options(tmp_path / "outer", "outer"), None, start_ts=Ts(1)).recover(START)
     assert set(before) <= set(tmp_path.rglob("*"))
 
@@ -327,12 +327,10 @@ def test_a_new_changefeed_is_refused_a_folder_within_another_ones(tmp_path: Path
         with pytest.raises(SinkError, match=says):
             ParquetSink(parquet_options(tmp_path / place, "second"), None, start_ts=Ts(1))
     FileSink(named_config(tmp_path / "outer-2", "second"), None).recover(START)
-    (tmp_path / "outer/.owner").rename(tmp_path / "away")
+    (tmp_path / "outer/.generation").rename(tmp_path / "away")
     FileSink(named_config(tmp_path / "outer/a", "second"), None).recover(START)
-    (tmp_path / "away").rename(tmp_path / "outer/.owner")
-    FileSink(named_config(tmp_path / "outer/a", "second"), {"format": 1, "folders": {}}).recover(
-        START
-    )  # it was there first
+    (tmp_path / "away").rename(tmp_path / "outer/.generation")
+    FileSink(named_config(tmp_path / "outer/a", "second"), {"format": 1, "folders": {}}).recover(START)  # it was first
 
 
 def test_of_two_changefeeds_that_found_a_folder_empty_the_first_to_begin_has_it(tmp_path: Path) -> None:
@@ -431,9 +429,9 @@ def test_a_folder_whose_checkpoint_cannot_be_read_is_not_taken_for_an_empty_one(
 
 
 def test_no_database_shares_a_folder_with_what_is_ours() -> None:
-    assert [folder_name(name) for name in (".tidemill", ".owner", "tidemill")] == [
+    assert [folder_name(name) for name in (".tidemill", ".generation", "tidemill")] == [
         "%2Etidemill",
-        "%2Eowner",
+        "%2Egeneration",
         "tidemill",
     ]
 

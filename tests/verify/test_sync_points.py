@@ -9,7 +9,7 @@ from tests.mariadb import MariaDb
 from tidemill.errors import UsageError
 from tidemill.model.ts import Ts
 from tidemill.sinks.mysql import parse_mysql_uri
-from tidemill.sinks.mysql.owner import Owner
+from tidemill.sinks.mysql.generation import Generation
 from tidemill.sinks.mysql.session import SessionSettings, driver_session
 from tidemill.sinks.mysql.syncpoint import SyncPoints
 from tidemill.verify import MysqlDownstream
@@ -22,9 +22,9 @@ def points(mariadb: MariaDb) -> Iterator[MysqlDownstream]:
     for changefeed, primary_ts in (("orders", 90), ("orders", 1000), ("stock", 500)):
         options = replace(parse_mysql_uri(mariadb.uri("enable-sync-point=true")), changefeed=changefeed)
         with driver_session(SessionSettings(options), "record") as session:
-            owner = Owner.new(options.changefeed, options.cluster_id)
-            owner.claim(session)
-            SyncPoints(options, None).record(session, owner, None, Ts(primary_ts))
+            generation = Generation.new(options.changefeed, options.cluster_id)
+            generation.begin(session)
+            SyncPoints(options, None).record(session, generation, None, Ts(primary_ts))
     mariadb.query("update tidb_cdc.syncpoint_v1 set secondary_ts = primary_ts + 7")
     yield MysqlDownstream(parse_mysql_uri(mariadb.uri()))
     mariadb.query("drop database tidb_cdc")

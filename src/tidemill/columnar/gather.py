@@ -26,12 +26,12 @@ _ARROW_LIMIT = (1 << 31) - 1
 class Scattered:
     """Where the values of a binary column lie, in the order in which they are wanted.
 
-    Addresses are of buffers that ``owners`` keep alive.
+    Addresses are of buffers that ``arrays`` keep alive.
     """
 
     address: npt.NDArray[np.int64]
     length: npt.NDArray[np.int32]
-    owners: Sequence[pa.Array]
+    arrays: Sequence[pa.Array]
 
     @classmethod
     def of(cls, columns: Sequence[pa.Array], order: npt.NDArray[np.int64] | None) -> "Scattered":
@@ -52,7 +52,7 @@ class Scattered:
         return int(self.length.sum(dtype=np.int64))
 
     def slice(self, low: int, high: int) -> "Scattered":
-        return Scattered(self.address[low:high], self.length[low:high], self.owners)
+        return Scattered(self.address[low:high], self.length[low:high], self.arrays)
 
     def arrow_offsets(self) -> npt.NDArray[np.int32]:
         """The same in Arrow's 32 bits. Batches are cut long before those end."""

@@ -24,7 +24,7 @@ from tidemill.upstream.kv import KvClient, decoder
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.topology import Region
 
-WAIT_SECONDS = 60.0  # for transactions in the way of one read or write; a lock lives 20 s unless its owner renews it
+WAIT_SECONDS = 60.0  # for transactions in the way of one read or write; a lock that is not renewed lives 20 s
 LOCKS_PER_SCAN = 1024
 KEYS_PER_RESOLVE = 256
 _RETRY: Final = Policy(0.005, 0.5, jitter=0.0)

@@ -17,7 +17,7 @@ from tidemill.model.row import arrow_type
 from tidemill.model.table import INTEGER_TYPES, ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks.mysql.failures import number_of, remedy, text_of
-from tidemill.sinks.mysql.owner import SCHEMA
+from tidemill.sinks.mysql.generation import SCHEMA
 from tidemill.sinks.mysql.session import Flavor, SessionSettings, ask, closed, driver_session, examine, open_session
 from tidemill.sinks.mysql.uri import MysqlOptions
 from tidemill.tidb.lexer import literal, quoted

@@ -167,7 +167,7 @@ def test_recovery_ends_what_the_same_process_still_writes(gate: Gate, mariadb: M
     sink.close()
 
 
-def test_an_earlier_owners_ddl_is_refused_and_one_at_work_is_ended(gate: Gate, mariadb: MariaDb) -> None:
+def test_an_earlier_generations_ddl_is_refused_and_one_at_work_is_ended(gate: Gate, mariadb: MariaDb) -> None:
     create = event("create table writing.made (id int primary key)", ActionType.CREATE_TABLE, 1, schema="writing")
     counting = open_sink(mariadb, gate.port)
     steps = messages_of(gate, lambda: counting.ddl(create))

@@ -208,10 +208,10 @@ def test_what_an_earlier_run_may_have_written_is_written_safely(mariadb: MariaDb
     later.close()
 
 
-# Owners
+# Generations
 
 
-def test_an_earlier_owner_cannot_write_any_more(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_an_earlier_generation_cannot_write_any_more(sink: MysqlSink, mariadb: MariaDb) -> None:
     target = sink.target(PLAIN, PLAIN.id, (Ts(0), END))
     write_rows(target, iter([rows_of(PLAIN, *inserted(1))]))
     later = MysqlSink(parse_mysql_uri(mariadb.uri()), None)
@@ -230,11 +230,11 @@ def test_a_session_that_merely_got_the_number_of_an_earlier_one_is_left_alone(
     write(sink, PLAIN, *inserted(1))
     stranger = mariadb.connect()
     mine = "changefeed = 'default' AND cluster = 'default'"
-    mariadb.query(f"UPDATE tidb_cdc.tidemill_writer_v2 SET session = {stranger.thread_id()} WHERE {mine}")
+    mariadb.query(f"UPDATE tidb_cdc.tidemill_writer_v3 SET session = {stranger.thread_id()} WHERE {mine}")
     later = MysqlSink(parse_mysql_uri(mariadb.uri()), None)
     later.recover(START)
     stranger.ping(reconnect=False)
-    assert mariadb.query(f"SELECT * FROM tidb_cdc.tidemill_writer_v2 WHERE {mine}") == []
+    assert mariadb.query(f"SELECT * FROM tidb_cdc.tidemill_writer_v3 WHERE {mine}") == []
     stranger.close()
     later.close()
 
@@ -243,7 +243,7 @@ def test_any_number_of_earlier_sessions_is_ended(sink: MysqlSink, mariadb: Maria
     """Each session leaves its slot behind, so there are many after some weeks of one generation."""
     (before,) = mariadb.query("SELECT @@GLOBAL.max_allowed_packet")[0]
     mariadb.query(
-        "INSERT INTO tidb_cdc.tidemill_writer_v2 SELECT seq, 'default', 'default', 'earlier', 0, 0 "
+        "INSERT INTO tidb_cdc.tidemill_writer_v3 SELECT seq, 'default', 'default', 'earlier', 0, 0 "
         "FROM writing.seq_1_to_5000",
         "SET GLOBAL max_allowed_packet = 32768",
     )
@@ -253,11 +253,13 @@ def test_any_number_of_earlier_sessions_is_ended(sink: MysqlSink, mariadb: Maria
         later.close()
     finally:
         mariadb.query(f"SET GLOBAL max_allowed_packet = {before}")
-    left = "SELECT COUNT(*) FROM tidb_cdc.tidemill_writer_v2 WHERE changefeed = 'default' AND cluster = 'default'"
+    left = "SELECT COUNT(*) FROM tidb_cdc.tidemill_writer_v3 WHERE changefeed = 'default' AND cluster = 'default'"
     assert mariadb.query(left) == [(0,)]
 
 
-def test_a_statement_of_an_earlier_owner_is_ended_before_the_next_one_writes(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_a_statement_of_an_earlier_generation_is_ended_before_the_next_one_writes(
+    sink: MysqlSink, mariadb: MariaDb
+) -> None:
     write(sink, PLAIN, *inserted(1))
     holder = mariadb.connect(autocommit=False)
     with holder.cursor() as cursor:

@@ -22,7 +22,7 @@ from tidemill.private import sync_folder
 
 TEMPORARY = ".tmp"  # ends the name of a file that is being written; readers look for .json and .csv
 STAGING = ".tidemill"  # below the root: a folder per generation for what is being written
-OWNER = ".owner"  # at the root: whose folder it is (``claim``)
+MARK = ".generation"  # at the root: whose folder it is (``generation``)
 _GONE = ".gone"  # ends the name of the folder of a generation that has ended
 
 
@@ -130,12 +130,12 @@ class DurableFiles:
             raise _translate("list", self.root / path, error) from error
 
     def walk(self) -> Iterator[tuple[str, list[str]]]:
-        """(folder, its files) of the whole tree, without ``STAGING``, and without folders below that have an ``OWNER``
+        """(folder, its files) of the whole tree, without ``STAGING``, and without folders below that have a ``MARK``
         of their own. Raises where a folder cannot be read."""
         for folder, folders, files in os.walk(self.root, onerror=_raise_walk_error):
             if folder == str(self.root):
                 folders[:] = [name for name in folders if name != STAGING]
-            elif OWNER in files:
+            elif MARK in files:
                 folders.clear()
                 continue
             yield os.path.relpath(folder, self.root), files

@@ -1,7 +1,7 @@
 """Where everything lies below the root: TiCDC's layout for storage.
 
 metadata                                                             the checkpoint
-.owner                                                               whose folder it is: ours alone (``claim``)
+.generation                                                          whose folder it is: ours alone (``generation``)
 .tidemill/{generation}/                                              what is being written: ours alone (``durable``)
 {schema}/meta/schema_{version}_{checksum}.json                       DDL of a database
 {schema}/{table}/meta/schema_{version}_{checksum}.json               a table's schema and its DDL
@@ -14,7 +14,7 @@ from datetime import datetime, tzinfo
 
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, physical_ms
-from tidemill.sinks.files.durable import OWNER as OWNER
+from tidemill.sinks.files.durable import MARK as MARK
 from tidemill.sinks.files.durable import STAGING
 from tidemill.sinks.files.uri import DateSeparator
 
@@ -64,7 +64,7 @@ def folder_name(name: str) -> str:
     MySQL allows names that would leave the tree (``..``, ``a/b``), or are those of our own files there. Those are
     escaped, and with them names that hold a percent sign, so that no two names meet. All others stand as they are.
     """
-    if name in (".", "..", OWNER, STAGING):
+    if name in (".", "..", MARK, STAGING):
         return name.replace(".", "%2E")
     if "/" in name or "%" in name or "\0" in name:
         return name.replace("%", "%25").replace("/", "%2F").replace("\0", "%00")

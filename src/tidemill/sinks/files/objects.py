@@ -27,7 +27,7 @@ import orjson
 
 from tidemill.errors import SinkError, SinkUnavailableError, TidemillError
 from tidemill.sinks.files import s3
-from tidemill.sinks.files.durable import OWNER, STAGING, superseded
+from tidemill.sinks.files.durable import MARK, STAGING, superseded
 
 if TYPE_CHECKING:
     from tidemill.sinks.files.storage import StorageOptions
@@ -147,7 +147,7 @@ class ObjectFiles:
 
     def walk(self) -> Iterator[tuple[str, list[str]]]:
         """(folder, its files) of everything below the root, without ``STAGING``, and without what lies below another
-        ``OWNER``."""
+        ``MARK``."""
         found: dict[str, list[str]] = {}
         start = f"{self._prefix}/" if self._prefix else ""
         for page in self._pages(start):
@@ -155,7 +155,7 @@ class ObjectFiles:
                 folder, _, name = item["Key"][len(start) :].rpartition("/")
                 if name and folder.split("/")[0] != STAGING:
                     found.setdefault(folder or ".", []).append(name)
-        others = {f"{folder}/" for folder, names in found.items() if OWNER in names and folder != "."}
+        others = {f"{folder}/" for folder, names in found.items() if MARK in names and folder != "."}
         for folder, names in sorted(found.items()):
             if not any(f"{folder}/".startswith(other) for other in others):
                 yield folder, names

@@ -16,7 +16,7 @@ therefore holds only the folders not yet published and stays small however long 
 
 A worker or a process that was killed may leave a task behind that still writes. Each ``recover``
 therefore begins a new generation, which targets carry; a task of an older one cannot publish its
-files any more (``claim``, ``durable``).
+files any more (``generation``, ``durable``).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +37,8 @@ from tidemill.model.row import LargeRows, RowBatch, flat
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, physical_ms, show
 from tidemill.sinks.files import layout
-from tidemill.sinks.files.claim import Claim, Identity, check_saved, check_start
 from tidemill.sinks.files.durable import is_temporary
+from tidemill.sinks.files.generation import Generations, Identity, check_saved, check_start
 from tidemill.sinks.files.schema_file import SchemaFile, parse_name, schema_of_database, schema_of_table
 from tidemill.sinks.files.storage import Files, StorageOptions, open_files, open_place
 from tidemill.sinks.files.uri import SinkConfig
@@ -92,7 +92,7 @@ def write_files(target: FileTarget, encoded: Iterator[Encoded], files: Files | N
 
 
 class FileSink(NoSyncPoints):
-    """The driver's side, with one owner at a time. Methods raise SinkError, after which ``recover`` is to be called."""
+    """The driver's side, one generation at a time. Methods raise SinkError, after which ``recover`` is to be called."""
 
     def __init__(
         self,
@@ -124,15 +124,15 @@ class FileSink(NoSyncPoints):
         self._committed = _read_state(state)  # folder → index; complete for those below
         self._unpublished = set(self._committed)
         self._versions: dict[tuple[str, str, Ts], Ts] = {}
-        self._claim = Claim(self._files, Identity(config.cluster_id, config.changefeed))
+        self._generations = Generations(self._files, Identity(config.cluster_id, config.changefeed))
         if start_ts is not None:
             # Our own, perhaps without rows yet: a checkpoint is saved before it is published, so it may lie above.
-            is_ours = state is not None or (is_resumed and self._claim.was_ours)
+            is_ours = state is not None or (is_resumed and self._generations.was_ours)
             self._check_checkpoint(start_ts, is_ours)
 
     def recover(self, at: Checkpoints) -> None:
         """Begin a new generation, and reduce the folder to what was committed. Targets made before are dead."""
-        self._claim.begin()
+        self._generations.begin()
         for folder, names in self._files.walk():
             indexes = {name: index for name in names if (index := layout.data_file_index(name)) is not None}
             committed = self._committed_index(folder) if indexes else 0
@@ -158,7 +158,7 @@ class FileSink(NoSyncPoints):
             config.extension,
             config.file_index_digits,
             config.file_size,
-            self._claim.generation,
+            self._generations.generation,
             config.csv.header(table) if config.protocol is MessageProtocol.CSV else b"",
             self._storage,
             config.messages,
@@ -166,7 +166,7 @@ class FileSink(NoSyncPoints):
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """Take the batch up to ``to_ts`` as done; returns the state to be made durable before ``publish``."""
-        self._claim.check()
+        self._generations.check()
         for receipt in receipts:
             if not receipt.files:
                 continue
@@ -185,14 +185,14 @@ class FileSink(NoSyncPoints):
 
     def publish(self, checkpoint_ts: Ts) -> None:
         """Tell readers: all up to ``checkpoint_ts`` is there. To be called when the state is durable."""
-        self._claim.check()
+        self._generations.check()
         self._publish_indexes()
         self._replace(layout.METADATA, orjson.dumps({"checkpoint-ts": checkpoint_ts}))
 
     def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
         """Write the schema file or files of a DDL, and the rows of a table that has just got its key: no change tells
         of them. May be called again for the same one."""
-        self._claim.check()
+        self._generations.check()
         for file in self._schema_files(event):
             folder = layout.schema_folder(file.schema, file.table)
             self._files.make_folder(folder)

@@ -51,9 +51,9 @@ def translate(what: str, error: Exception) -> SinkError:
 
 def foreign(table: str, changefeed: str | None, cluster: str | None, options: LakeOptions) -> SinkError:
     """The error for a table that is there and not ours."""
-    owner = f"belongs to changefeed {changefeed!r} of cluster {cluster}" if changefeed else "is not one of Tidemill's"
+    whose = f"belongs to changefeed {changefeed!r} of cluster {cluster}" if changefeed else "is not one of Tidemill's"
     return SinkError(
-        f"table {table} in {options.storage.shown} {owner}, and this is changefeed {options.changefeed!r} of cluster "
+        f"table {table} in {options.storage.shown} {whose}, and this is changefeed {options.changefeed!r} of cluster "
         f"{options.cluster_id}: their rows would be mixed. Choose another warehouse, prefix or namespace in the sink "
         "URI, or move that table away."
     )

@@ -8,7 +8,7 @@ alone, and of a longer batch takes only what is behind it. ``_tidemill/checkpoin
 to which all tables are complete.
 
 A lake belongs to one changefeed of one cluster; the journal and each table say which. One driver writes to it at a
-time: each opening and each ``recover`` begins a generation (``claim``), which the tables' own transactions check as
+time: each opening and each ``recover`` begins a generation, which the tables' own transactions check as
 well, so that a driver or a task that is late changes nothing.
 
 What a DDL does to a lake table is decided in ``tables.py``. Some DDLs give rows new values, or move them to another
@@ -33,7 +33,7 @@ from tidemill.model.receipt import Receipt
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, show
 from tidemill.sinks.files import layout
-from tidemill.sinks.files.claim import Claim, Identity, check_start
+from tidemill.sinks.files.generation import Generations, Identity, check_start
 from tidemill.sinks.files.storage import Files, open_place
 from tidemill.sinks.lake.changes import change_tables, marker_table
 from tidemill.sinks.lake.files import DataFile, LakeTarget, batch_of, batch_stem, write_tables
@@ -120,9 +120,9 @@ class LakeSink(NoSyncPoints, ABC):
         if state is not None:
             _check_state(state)
         self._journal = self._read_journal()
-        self._claim = Claim(self._files, Identity(options.cluster_id, options.changefeed))
+        self._generations = Generations(self._files, Identity(options.cluster_id, options.changefeed))
         if state is None and start_ts is not None:
-            self._check_unused(start_ts, is_resumed)  # after the owner: no start-ts would fit another one's lake
+            self._check_unused(start_ts, is_resumed)  # after whose lake it is: no start-ts would fit another's
         self._generation = ""
         self._backend = self.open_backend(zone)
         self._stamps: dict[str, Stamps] = {}
@@ -149,15 +149,15 @@ class LakeSink(NoSyncPoints, ABC):
                 self._files.sync_folder(folder)
 
     def _begin_generation(self) -> None:
-        self._generation = self._claim.begin()
+        self._generation = self._generations.begin()
         self._journal = self._read_journal()  # ours may be that of a DDL which was not finished
         self._stamps.clear()
-        self._backend.begin(self._generation, self._claim.check)
+        self._backend.begin(self._generation, self._generations.check)
 
     def _check_generation(self) -> None:
         if not self._generation:
             self._begin_generation()
-        self._claim.check()
+        self._generations.check()
 
     @property
     def _suffix(self) -> str:

@@ -22,8 +22,8 @@ from tidemill.model.table import TableInfo
 from tidemill.model.ts import show
 from tidemill.sinks.mysql import failures
 from tidemill.sinks.mysql.carry import Carrier, has_job
+from tidemill.sinks.mysql.generation import SCHEMA, Generation
 from tidemill.sinks.mysql.lines import Lines
-from tidemill.sinks.mysql.owner import SCHEMA, Owner
 from tidemill.sinks.mysql.refill import Refill
 from tidemill.sinks.mysql.retry import Patience
 from tidemill.sinks.mysql.session import Downstream, Flavor, SessionSettings, ask
@@ -69,14 +69,14 @@ class DdlRunner:
         self,
         settings: SessionSettings,
         downstream: Downstream,
-        owner: Owner,
+        generation: Generation,
         patience: Patience,
         lines: Lines,
         rows: Refill | None,
     ) -> None:
         """``rows`` reads from the upstream what a DDL brings unseen."""
         self._settings, self._options = settings, settings.options
-        self._downstream, self._owner = downstream, owner
+        self._downstream, self._generation = downstream, generation
         self._patience, self._lines, self._rows = patience, lines, rows
 
     def run(self, event: DdlEvent, session: Callable[[], Any], lose: Callable[[], None]) -> None:
@@ -85,7 +85,7 @@ class DdlRunner:
             return
         for is_last in self._patience.tries():
             try:
-                with self._owner.ddl_turn(session(), self._patience.until):
+                with self._generation.ddl_turn(session(), self._patience.until):
                     self._run_once(session(), event)
                 return
             except (pymysql.err.MySQLError, OSError) as error:

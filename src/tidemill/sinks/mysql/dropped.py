@@ -14,7 +14,7 @@ from typing import Any
 
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.ts import Ts, physical_ms
-from tidemill.sinks.mysql.owner import SCHEMA
+from tidemill.sinks.mysql.generation import SCHEMA
 from tidemill.sinks.mysql.session import ask
 from tidemill.tidb.lexer import quoted
 

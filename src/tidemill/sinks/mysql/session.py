@@ -21,8 +21,8 @@ from pymysql.constants import CLIENT
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkError
 from tidemill.sinks.mysql.failures import number_of, remedy, text_of
+from tidemill.sinks.mysql.generation import Generation, Slot
 from tidemill.sinks.mysql.lines import Lines
-from tidemill.sinks.mysql.owner import Owner, Slot
 from tidemill.sinks.mysql.uri import MysqlOptions, decoded_password
 
 Connection = Any  # of PyMySQL, which ships no types
@@ -250,20 +250,20 @@ class Writer:
 
 
 class Pool:
-    """Idle writers of this process, by their settings and owner. Thread-safe."""
+    """Idle writers of this process, by their settings and generation. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: dict[tuple[SessionSettings, Owner], list[tuple[float, Writer]]] = {}
+        self._idle: dict[tuple[SessionSettings, Generation], list[tuple[float, Writer]]] = {}
 
-    def take(self, settings: SessionSettings, owner: Owner) -> Writer:
+    def take(self, settings: SessionSettings, generation: Generation) -> Writer:
         """An idle one, or a new one that has checked in."""
         now = SYSTEM_CLOCK.monotonic()
         with self._lock:
-            for key in [key for key in self._idle if _is_older(key[1], owner)]:
+            for key in [key for key in self._idle if _is_older(key[1], generation)]:
                 for _, writer in self._idle.pop(key):
                     closed(writer.connection)
-            idle = self._idle.get((settings, owner), [])
+            idle = self._idle.get((settings, generation), [])
             while idle:
                 since, writer = idle.pop()
                 if now - since < _IDLE_SECONDS:
@@ -271,26 +271,26 @@ class Pool:
                 closed(writer.connection)
         connection = open_session(settings)
         try:
-            return Writer(connection, owner.check_in(connection))
+            return Writer(connection, generation.check_in(connection))
         except BaseException:
             closed(connection)
             raise
 
-    def give_back(self, settings: SessionSettings, owner: Owner, writer: Writer) -> None:
+    def give_back(self, settings: SessionSettings, generation: Generation, writer: Writer) -> None:
         with self._lock:
-            self._idle.setdefault((settings, owner), []).append((SYSTEM_CLOCK.monotonic(), writer))
+            self._idle.setdefault((settings, generation), []).append((SYSTEM_CLOCK.monotonic(), writer))
 
-    def close(self, owner: Owner | None = None) -> None:
-        """Those of one owner's changefeed, or all."""
+    def close(self, generation: Generation | None = None) -> None:
+        """Those of one generation's changefeed, or all."""
         with self._lock:
-            for key in [key for key in self._idle if owner is None or key[1].is_of(owner)]:
+            for key in [key for key in self._idle if generation is None or key[1].is_of(generation)]:
                 for _, writer in self._idle.pop(key):
                     closed(writer.connection)
 
 
-def _is_older(one: Owner, owner: Owner) -> bool:
+def _is_older(one: Generation, generation: Generation) -> bool:
     """Of the same changefeed, but not the same generation."""
-    return one != owner and one.is_of(owner)
+    return one != generation and one.is_of(generation)
 
 
 POOL = Pool()

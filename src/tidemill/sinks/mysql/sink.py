@@ -27,8 +27,8 @@ from tidemill.model.ts import Ts, physical_ms
 from tidemill.sinks.mysql import failures
 from tidemill.sinks.mysql.ddl import DdlRunner
 from tidemill.sinks.mysql.dropped import KEPT_MS, Aside
+from tidemill.sinks.mysql.generation import SCHEMA, Generation
 from tidemill.sinks.mysql.lines import Lines
-from tidemill.sinks.mysql.owner import SCHEMA, Owner
 from tidemill.sinks.mysql.refill import Refill
 from tidemill.sinks.mysql.retry import Patience
 from tidemill.sinks.mysql.session import (
@@ -54,7 +54,7 @@ _PATIENCE_SECONDS = 120.0
 
 
 class MysqlSink:
-    """One owner at a time. Methods block, and raise SinkError, after which ``recover`` is to be called."""
+    """One generation at a time. Methods block, and raise SinkError, after which ``recover`` is to be called."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class MysqlSink:
         self._patience = Patience(patience_seconds)
         self._rescan = rescan
         self._zone = _session_zone(zone)
-        self._owner = Owner.new(options.changefeed, options.cluster_id)
+        self._generation = Generation.new(options.changefeed, options.cluster_id)
         self._lines = Lines()
         self._downstream: Downstream | None = None
         self._session: Connection | None = None  # the driver's own, for DDL and sync points
@@ -95,7 +95,7 @@ class MysqlSink:
         self._begin_generation()
 
     def _begin_generation(self) -> None:
-        self._owner = Owner.new(self._options.changefeed, self._options.cluster_id)
+        self._generation = Generation.new(self._options.changefeed, self._options.cluster_id)
         self._is_safe, self._written_ts = True, self._begun_ts
         self._drop_session()
         self._patiently(self._take_over, "take over the downstream")
@@ -116,7 +116,7 @@ class MysqlSink:
         rows = None
         if self._rescan is not None:
             rows = Refill(self._rescan, self._refill_target, self._patience)
-        runner = DdlRunner(self._ddl_settings(), self._downstream, self._owner, self._patience, self._lines, rows)
+        runner = DdlRunner(self._ddl_settings(), self._downstream, self._generation, self._patience, self._lines, rows)
         try:
             runner.run(event, self._opened, self._drop_session)
         finally:
@@ -130,7 +130,7 @@ class MysqlSink:
     def _target(self, table: TableInfo, *, is_safe: bool) -> MysqlTarget:
         settings = SessionSettings(self._options, self._downstream, self._zone, is_for_rows=True)
         return MysqlTarget(
-            settings, table, self._owner, is_safe, self._patience.seconds, plain_columns=self._plain_columns(table)
+            settings, table, self._generation, is_safe, self._patience.seconds, plain_columns=self._plain_columns(table)
         )
 
     def _plain_columns(self, table: TableInfo) -> frozenset[str]:
@@ -163,7 +163,7 @@ class MysqlSink:
     def sync(self, checkpoint_ts: Ts) -> dict[str, Any]:
         if self._sync_points.is_due(checkpoint_ts):
             self._patiently(
-                lambda: self._sync_points.record(self._opened(), self._owner, self._downstream, checkpoint_ts),
+                lambda: self._sync_points.record(self._opened(), self._generation, self._downstream, checkpoint_ts),
                 "record a sync point",
             )
         return self._state()
@@ -173,7 +173,7 @@ class MysqlSink:
 
     def _forget_dropped(self, to_ts: Ts) -> None:
         session = self._opened()
-        with self._owner.ddl_turn(session, self._patience.until):
+        with self._generation.ddl_turn(session, self._patience.until):
             Aside.of(self._options.changefeed, self._options.cluster_id).forget(session, to_ts)
 
     def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
@@ -186,7 +186,7 @@ class MysqlSink:
     def close(self) -> None:
         self._patience.end()
         self._lines.cut()
-        POOL.close(self._owner)
+        POOL.close(self._generation)
 
     # The driver's own session
 
@@ -208,9 +208,9 @@ class MysqlSink:
         session = open_session(SessionSettings(self._options), self._lines)
         try:
             self._downstream = examine(session)
-            self._owner.claim(session)
+            self._generation.begin(session)
             for is_last in self._patience.tries():
-                if self._owner.end_older(session):
+                if self._generation.end_older(session):
                     break
                 if is_last:
                     raise failures.DownstreamUnavailableError(

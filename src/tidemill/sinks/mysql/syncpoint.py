@@ -8,7 +8,7 @@ as of it; MySQL and MariaDB have none, so there the second is ``0`` and says onl
 from typing import Any
 
 from tidemill.model.ts import Ts, compose, physical_ms
-from tidemill.sinks.mysql.owner import SCHEMA, Owner
+from tidemill.sinks.mysql.generation import SCHEMA, Generation
 from tidemill.sinks.mysql.session import Downstream, Flavor, ask
 from tidemill.sinks.mysql.uri import MysqlOptions
 
@@ -40,7 +40,7 @@ class SyncPoints:
         """Whether a batch that ends at ``to_ts`` ends at a round ts not yet recorded."""
         return self._options.sync_point and to_ts > self.last_ts and to_ts == compose(self._round_ms(to_ts))
 
-    def record(self, session: Any, owner: Owner, downstream: Downstream | None, to_ts: Ts) -> None:
+    def record(self, session: Any, generation: Generation, downstream: Downstream | None, to_ts: Ts) -> None:
         """May be called again with the same ts."""
         is_tidb = downstream is not None and downstream.flavor is Flavor.TIDB
         if not self._has_table:
@@ -48,7 +48,7 @@ class SyncPoints:
             ask(session, _CREATE)
             self._has_table = True
         options = self._options
-        with owner.writing(session):
+        with generation.writing(session):
             secondary = int(ask(session, "SELECT @@tidb_current_ts")[0][0]) if is_tidb else 0
             ask(
                 session,

@@ -29,8 +29,8 @@ from tidemill.model.row import LargeRows, RowBatch
 from tidemill.model.table import ColumnType, TableInfo
 from tidemill.retry import Policy
 from tidemill.sinks.mysql import failures
+from tidemill.sinks.mysql.generation import ASSERTION, Generation, is_assertion
 from tidemill.sinks.mysql.literals import Literals, shown_key
-from tidemill.sinks.mysql.owner import ASSERTION, Owner, is_assertion
 from tidemill.sinks.mysql.plan import Lane, Limits, Plan, Statement, Transaction, make_plan
 from tidemill.sinks.mysql.session import (
     POOL,
@@ -59,7 +59,7 @@ class MysqlTarget:
 
     settings: SessionSettings
     table: TableInfo
-    owner: Owner
+    generation: Generation
     is_safe: bool  # rows of the unit may have been written before
     patience_seconds: float = 120.0  # how long one transaction is tried again while the server answers
     away_seconds: float = 5.0  # and while it does not: then the driver waits, who can be stopped meanwhile
@@ -258,7 +258,7 @@ class _Worker:
     def __exit__(self, kind: object, *_: object) -> None:
         if self._writer is not None:
             if kind is None:
-                POOL.give_back(self._target.settings, self._target.owner, self._writer)
+                POOL.give_back(self._target.settings, self._target.generation, self._writer)
             else:
                 closed(self._writer.connection)
 
@@ -307,7 +307,7 @@ class _Worker:
 
     def _connected(self) -> Writer:
         if self._writer is None:
-            self._writer = POOL.take(self._target.settings, self._target.owner)
+            self._writer = POOL.take(self._target.settings, self._target.generation)
         return self._writer
 
     def _begun(self) -> Connection:
@@ -318,7 +318,7 @@ class _Worker:
             connection.query(f"{guard};{ASSERTION}")
             drain(connection)
         elif connection.query(guard) != 1:
-            raise self._target.owner.taken_over()
+            raise self._target.generation.taken_over()
         return connection
 
     def _try(self, plan: Plan, transaction: Transaction, is_safe: bool) -> None:
@@ -379,7 +379,7 @@ class _Worker:
             ) from error
         self._roll_back()
         if is_assertion(error) and self._has_lost_slot():
-            raise target.owner.taken_over() from error
+            raise target.generation.taken_over() from error
         key = None
         if failures.is_about_one_row(error):
             number = self._find_row(plan, transaction, is_safe)

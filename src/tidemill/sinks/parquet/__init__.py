@@ -5,7 +5,7 @@
     {schema}/{table}/{version}/[{partition}/][{date}/]{to-ts}-….parquet          rows
 
 There is no transaction here. A batch counts once the changefeed's state is saved, ``metadata`` follows, and what an
-unfinished batch left is removed before the next; a task that is late cannot publish (``claim``). So a reader takes
+unfinished batch left is removed before the next; a task that is late cannot publish (``generation``). So a reader takes
 rows with ``_commit_ts`` up to the checkpoint.
 """
 
@@ -43,7 +43,7 @@ class _Layout:
         self._zone = zone
 
     def begin(self, generation: str, check: Callable[[], None]) -> None:
-        """Files carry it (``claim``)."""
+        """Files carry it (``generation``)."""
 
     def forget(self, table: LakeTable) -> None:
         """Nothing is remembered."""

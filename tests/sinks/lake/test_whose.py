@@ -60,7 +60,7 @@ def test_a_table_of_another_changefeed_is_refused_by_name_where_the_lake_forgot_
     replay = begun(kind, tmp_path / "lake")
     replay.sink.close()
     rmtree(tmp_path / "lake" / "_tidemill")
-    (tmp_path / "lake" / ".owner").unlink()
+    (tmp_path / "lake" / ".generation").unlink()
     other = Replay("types", kind, tmp_path / "lake")
     other.options = options_of(uri_of(kind, tmp_path / "lake"), "other", 8)
     other.sink = open_sink(other.options, None, other.history)

@@ -1,6 +1,6 @@
 """Whose folder it is: one changefeed's, and within it the newest generation's. For files and Parquet, on the driver.
 
-    .owner      {"cluster": …, "changefeed": …, "generation": …}
+    .generation    {"cluster": …, "changefeed": …, "generation": …}
 
 The mark names the changefeed, so that another one is refused before it writes anything. Its generation tells a driver
 that it has been replaced. What keeps late *tasks* out is the generation itself; see ``begin_generation`` and
@@ -37,8 +37,8 @@ class _Mark:
     generation: str = ""
 
 
-class Claim:
-    """One driver's hold on a folder. Refuses another changefeed's with SinkError."""
+class Generations:
+    """Those that one driver begins in a folder. Refuses another changefeed's with SinkError."""
 
     def __init__(self, files: Files, identity: Identity) -> None:
         self._files = files
@@ -60,7 +60,7 @@ class Claim:
         generation = secrets.token_hex(8)
         self._begun.add(generation)
         mark = _Mark(self._identity.cluster, self._identity.changefeed, generation)
-        self._files.write(layout.OWNER, [orjson.dumps(asdict(mark))])
+        self._files.write(layout.MARK, [orjson.dumps(asdict(mark))])
         self._files.sync_folder(".")
         self._files.begin_generation(generation)
         self._generation = generation
@@ -70,17 +70,17 @@ class Claim:
         """Raises SupersededError if another driver has taken the folder over meanwhile."""
         if not self._begun:
             return
-        mark = _parsed(self._files.read(layout.OWNER))
+        mark = _parsed(self._files.read(layout.MARK))
         if mark is None:
             raise SinkError(
-                f"cannot continue in {self._files.root}: its file {layout.OWNER} is gone. Bring the folder back (is "
+                f"cannot continue in {self._files.root}: its file {layout.MARK} is gone. Bring the folder back (is "
                 "its disk still mounted?), then start again; the changefeed continues from its checkpoint."
             )
         if mark.generation not in self._begun:
             raise superseded(str(self._files.root))
 
     def _check_identity(self) -> bool:
-        mark = _parsed(self._files.read(layout.OWNER))
+        mark = _parsed(self._files.read(layout.MARK))
         if mark is None:
             self._check_around()
         if mark is None or not mark.changefeed:
@@ -90,13 +90,13 @@ class Claim:
             raise SinkError(
                 f"{self._files.root} belongs to {found}, and this is {self._identity}. Give each changefeed a folder "
                 "of its own. To continue that one's folder with this changefeed, see that the other never runs again, "
-                f"remove {self._files.root}/{layout.OWNER}, and use its checkpoint as --start-ts."
+                f"remove {self._files.root}/{layout.MARK}, and use its checkpoint as --start-ts."
             )
         return True
 
     def _check_around(self) -> None:
         """A folder that nobody has yet must not lie within another changefeed's: there it may be a database's."""
-        for folder, content in self._files.around(layout.OWNER):
+        for folder, content in self._files.around(layout.MARK):
             mark = _parsed(content)
             if mark is not None and mark.changefeed:
                 raise SinkError(

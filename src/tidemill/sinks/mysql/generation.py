@@ -4,8 +4,8 @@ A process that was killed may leave a task behind that still writes, and a write
 stand. So every start and every recovery begins a new generation, and each transaction proves, within itself, that its
 own has not ended:
 
-    tidb_cdc.tidemill_owner_v2     (changefeed, cluster) → the mark of the newest generation
-    tidb_cdc.tidemill_writer_v2    one row per session that writes: its slot
+    tidb_cdc.tidemill_generation_v3    (changefeed, cluster) → the mark of the newest generation
+    tidb_cdc.tidemill_writer_v3        one row per session that writes: its slot
 
 A session notes its slot first and asks then whose turn it is. A new generation puts its mark first and deletes the
 slots of the older ones then. So either it finds the slot, or the session finds the mark. Each transaction updates its
@@ -31,13 +31,13 @@ from tidemill.errors import SinkError
 from tidemill.sinks.mysql import failures
 
 SCHEMA = "tidb_cdc"
-_OWNERS, _SLOTS = f"`{SCHEMA}`.`tidemill_owner_v2`", f"`{SCHEMA}`.`tidemill_writer_v2`"
+_GENERATIONS, _SLOTS = f"`{SCHEMA}`.`tidemill_generation_v3`", f"`{SCHEMA}`.`tidemill_writer_v3`"
 _TABLES = (
     f"CREATE DATABASE IF NOT EXISTS `{SCHEMA}`",
-    f"CREATE TABLE IF NOT EXISTS {_OWNERS} (changefeed VARCHAR(255) NOT NULL, cluster VARCHAR(64) NOT NULL, "
-    "owner VARCHAR(32) NOT NULL, PRIMARY KEY (changefeed, cluster))",
+    f"CREATE TABLE IF NOT EXISTS {_GENERATIONS} (changefeed VARCHAR(255) NOT NULL, cluster VARCHAR(64) NOT NULL, "
+    "generation VARCHAR(32) NOT NULL, PRIMARY KEY (changefeed, cluster))",
     f"CREATE TABLE IF NOT EXISTS {_SLOTS} (slot VARCHAR(32) NOT NULL PRIMARY KEY, changefeed VARCHAR(255) NOT NULL, "
-    "cluster VARCHAR(64) NOT NULL, owner VARCHAR(32) NOT NULL, session BIGINT UNSIGNED NOT NULL, "
+    "cluster VARCHAR(64) NOT NULL, generation VARCHAR(32) NOT NULL, session BIGINT UNSIGNED NOT NULL, "
     "beat BIGINT UNSIGNED NOT NULL, KEY of_changefeed (changefeed, cluster))",
 )
 _MINE = "changefeed = %s AND cluster = %s"
@@ -82,7 +82,7 @@ def is_assertion(error: BaseException) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class Generation:
     """The mark of one generation; travels with its targets."""
 
     changefeed: str
@@ -90,10 +90,10 @@ class Owner:
     mark: str
 
     @classmethod
-    def new(cls, changefeed: str, cluster: str) -> "Owner":
+    def new(cls, changefeed: str, cluster: str) -> "Generation":
         return cls(changefeed, cluster, secrets.token_hex(8))
 
-    def is_of(self, other: "Owner") -> bool:
+    def is_of(self, other: "Generation") -> bool:
         """Whether both are generations of one changefeed."""
         return (self.changefeed, self.cluster) == (other.changefeed, other.cluster)
 
@@ -145,14 +145,15 @@ class Owner:
                     with suppress(pymysql.err.MySQLError, OSError):
                         cursor.execute("SELECT RELEASE_LOCK(%s)", (self._lock,))
 
-    def claim(self, session: Session) -> None:
+    def begin(self, session: Session) -> None:
         """Become the newest generation: who asks from here on is refused. ``end_older`` is to follow."""
         with session.cursor() as cursor:
             cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {_LOCK_WAIT_SECONDS}")
             for statement in _TABLES:
                 cursor.execute(statement)
             cursor.execute(
-                f"INSERT INTO {_OWNERS} VALUES (%s, %s, %s) ON DUPLICATE KEY UPDATE owner = VALUES(owner)",
+                f"INSERT INTO {_GENERATIONS} VALUES (%s, %s, %s) "
+                "ON DUPLICATE KEY UPDATE generation = VALUES(generation)",
                 (self.changefeed, self.cluster, self.mark),
             )
 
@@ -170,7 +171,7 @@ class Owner:
 
     def _confirm(self, cursor: Any) -> None:
         """Raises TakenOverError."""
-        cursor.execute(f"SELECT owner FROM {_OWNERS} WHERE {_MINE}", (self.changefeed, self.cluster))
+        cursor.execute(f"SELECT generation FROM {_GENERATIONS} WHERE {_MINE}", (self.changefeed, self.cluster))
         found = cursor.fetchone()
         if found is None or found[0] != self.mark:
             raise self.taken_over()
@@ -183,7 +184,7 @@ class Owner:
 
     def _end_older_writers(self, session: Session, cursor: Any) -> bool:
         cursor.execute(
-            f"SELECT slot, session FROM {_SLOTS} WHERE {_MINE} AND owner <> %s",
+            f"SELECT slot, session FROM {_SLOTS} WHERE {_MINE} AND generation <> %s",
             (self.changefeed, self.cluster, self.mark),
         )
         older = [(str(slot), int(number)) for slot, number in cursor.fetchall()]
