@@ -11,7 +11,7 @@ from tidemill import kernelcache
 from tidemill.capture.changefeed import RunOptions
 from tidemill.capture.running import end_spark, run_changefeed
 from tidemill.cli import stopping
-from tidemill.cli.box import require_box
+from tidemill.cli.box import missing_parts
 from tidemill.cli.options import Output, configure_log
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.model.ts import Ts
@@ -43,11 +43,11 @@ delete from warm.kinds where id = 2;
 def warm(output: Annotated[Output, typer.Option("--output", help="How to print the result.")] = Output.text) -> None:
     """Compile what is compiled at its first use, and archive the classes of Spark, so that later starts are quicker.
 
-    Takes a minute or two, once per machine; does nothing where that has been done.
+    Takes a minute or two, once per machine; does nothing where that has been done. Rows to compile for come from the
+    cluster in a box: without it only Spark is prepared, and the first rows of each type wait for the compiler.
 
     Example: tidemill warm
     """
-    require_box("warm")
     import orjson
 
     from tidemill.spark.classes import has_archive, recording
@@ -56,19 +56,45 @@ def warm(output: Annotated[Output, typer.Option("--output", help="How to print t
     configure_log("warning")
     began = SYSTEM_CLOCK.monotonic()
     home = use_lean_home(_MASTER)
-    was_warm = home is None or (has_archive(home) and kernelcache.is_complete())
+    missing = missing_parts()
+    was_warm = home is None or (has_archive(home) and (kernelcache.is_complete() or bool(missing)))
     if home is not None and not was_warm:
         with recording(home):
-            _run_once()
-        kernelcache.set_complete()
-    is_warm = home is not None and has_archive(home)
+            if missing:
+                _start_once()
+            else:
+                _run_once()
+                kernelcache.set_complete()
+    is_warm, is_compiled = home is not None and has_archive(home), kernelcache.is_complete()
     seconds = round(SYSTEM_CLOCK.monotonic() - began, 1)
     if output is Output.json:
-        typer.echo(orjson.dumps({"warm": is_warm, "was_warm": was_warm and is_warm, "seconds": seconds}).decode())
-    elif not is_warm:
+        said = {"warm": is_warm, "was_warm": was_warm and is_warm, "compiled": is_compiled, "seconds": seconds}
+        typer.echo(orjson.dumps(said).decode())
+        return
+    if not is_warm:
         typer.echo("No archive was made: SPARK_HOME is set, or there is no folder for caches, or this Java makes none.")
     else:
         typer.echo("Warm already." if was_warm else f"Warm now; it took {seconds:.0f} s.")
+    if missing and not is_compiled:
+        typer.echo(
+            f"Nothing was compiled for rows: that takes the cluster in a box, which is not installed "
+            f"({', '.join(missing)} missing). The first rows of each type wait for it instead. To do it now: "
+            "pip install 'tidemill[box]', then tidemill warm."
+        )
+
+
+def _start_once() -> None:
+    """Spark's session and one job, without a changefeed."""
+    from tidemill.sinks.mysql.conflicts import warm_up as warm_up_conflicts
+    from tidemill.spark.session import borrow_session
+
+    warm_up_conflicts()
+    with stopping.current().on_abandon(_abandon):
+        lease = borrow_session(_MASTER)
+        try:
+            lease.session().sparkContext.parallelize(range(2), 2).map(abs).collect()
+        finally:
+            lease.release(_ARCHIVED_SECONDS)
 
 
 def _run_once() -> None:
