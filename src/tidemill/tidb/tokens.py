@@ -31,120 +31,118 @@ class Tokens:
     """The tokens that mean something; white space is kept before each."""
 
     def __init__(self, query: str, *, keeps_features: bool = True) -> None:
-        self._tokens: list[Token] = []
-        self._before: list[str] = []
+        self.tokens: list[Token] = []
+        self.before: list[str] = []
         space = ""
         for token in _meaning(query):
             is_left_out = token.kind is Kind.OPEN and token.text.startswith("/*T!") and not keeps_features
             if token.kind in (Kind.SPACE, Kind.COMMENT) or is_left_out:
                 space += " " if is_left_out else token.text
                 continue
-            self._tokens.append(token)
-            self._before.append(space)
+            self.tokens.append(token)
+            self.before.append(space)
             space = ""
 
     def result(self) -> str:
         self._tidy()
-        text = "".join(b + t.text for b, t in zip(self._before, self._tokens, strict=True)).strip().rstrip(";").strip()
-        words = [token.word for token in self._tokens if token.word != ";"]
-        is_empty_alter = words[:2] == ["ALTER", "TABLE"] and len(self._tokens) <= self._name_end(2)
+        text = "".join(b + t.text for b, t in zip(self.before, self.tokens, strict=True)).strip().rstrip(";").strip()
+        words = [token.word for token in self.tokens if token.word != ";"]
+        is_empty_alter = words[:2] == ["ALTER", "TABLE"] and len(self.tokens) <= self.name_end(2)
         return "" if is_empty_alter else text
 
-    # For those who look
-
-    def _sweep(self, rules: Sequence[Callable[[int], int]]) -> None:
+    def sweep(self, rules: Sequence[Callable[[int], int]]) -> None:
         at = 0
-        while at < len(self._tokens):
+        while at < len(self.tokens):
             count = next((n for rule in rules if (n := rule(at))), 0)
             if count:
-                self._remove(at, at + count)
+                self.remove(at, at + count)
             else:
                 at += 1
 
     def _tidy(self) -> None:
         """Commas that stand alone where a clause of an ALTER TABLE was taken out."""
-        at = self._name_end(2)
-        if [self._word(0), self._word(1), self._word(at)] == ["ALTER", "TABLE", ","]:
-            self._remove(at, at + 1)
+        at = self.name_end(2)
+        if [self.word(0), self.word(1), self.word(at)] == ["ALTER", "TABLE", ","]:
+            self.remove(at, at + 1)
         at = 0
-        while at < len(self._tokens):
-            is_alone = self._tokens[at].word == "," and self._word(at + 1) in (",", "", ";")
-            if is_alone and (at + 1 >= len(self._tokens) or self._tokens[at + 1].kind is Kind.OPERATOR):
-                self._remove(at, at + 1)
+        while at < len(self.tokens):
+            is_alone = self.tokens[at].word == "," and self.word(at + 1) in (",", "", ";")
+            if is_alone and (at + 1 >= len(self.tokens) or self.tokens[at + 1].kind is Kind.OPERATOR):
+                self.remove(at, at + 1)
             else:
                 at += 1
 
-    def _word(self, at: int) -> str:
-        return self._tokens[at].word if 0 <= at < len(self._tokens) else ""
+    def word(self, at: int) -> str:
+        return self.tokens[at].word if 0 <= at < len(self.tokens) else ""
 
-    def _insert(self, at: int, text: str) -> None:
-        self._tokens.insert(at, Token(Kind.WORD, text))
-        self._before.insert(at, " ")
+    def insert(self, at: int, text: str) -> None:
+        self.tokens.insert(at, Token(Kind.WORD, text))
+        self.before.insert(at, " ")
 
-    def _remove(self, first: int, last: int) -> None:
-        del self._tokens[first:last]
-        del self._before[first:last]
+    def remove(self, first: int, last: int) -> None:
+        del self.tokens[first:last]
+        del self.before[first:last]
 
-    def _closing(self, at: int) -> int:
+    def closing(self, at: int) -> int:
         """Behind the parenthesis that closes the one at ``at``."""
         depth = 0
-        while at < len(self._tokens):
-            depth += {"(": 1, ")": -1}.get(self._tokens[at].word, 0)
+        while at < len(self.tokens):
+            depth += {"(": 1, ")": -1}.get(self.tokens[at].word, 0)
             at += 1
             if depth == 0:
                 break
         return at
 
-    def _opening(self, at: int) -> int:
+    def opening(self, at: int) -> int:
         """The parenthesis that the one at ``at`` closes."""
         depth = 0
         while at > 0:
-            depth += {")": 1, "(": -1}.get(self._tokens[at].word, 0)
+            depth += {")": 1, "(": -1}.get(self.tokens[at].word, 0)
             if depth == 0:
                 break
             at -= 1
         return at
 
-    def _name_end(self, at: int) -> int:
+    def name_end(self, at: int) -> int:
         """Behind a name that may have two parts."""
-        return at + 3 if self._word(at + 1) == "." else at + 1
+        return at + 3 if self.word(at + 1) == "." else at + 1
 
-    def _elements(self) -> Iterator[tuple[int, int]]:
+    def elements(self) -> Iterator[tuple[int, int]]:
         """What stands between commas: the lines of a CREATE TABLE, the clauses of an ALTER TABLE; from the last on, so
         that each may be removed."""
         found: list[tuple[int, int]] = []
-        is_creation = self._word(0) == "CREATE" and "TABLE" in (self._word(1), self._word(2))
-        at = begin = self._name_end(2) if not is_creation else self._first_parenthesis() + 1
-        end = self._closing(at - 1) - 1 if is_creation else len(self._tokens)
+        is_creation = self.word(0) == "CREATE" and "TABLE" in (self.word(1), self.word(2))
+        at = begin = self.name_end(2) if not is_creation else self.first_parenthesis() + 1
+        end = self.closing(at - 1) - 1 if is_creation else len(self.tokens)
         while at < end:
-            if self._word(at) == "(":
-                at = self._closing(at)
+            if self.word(at) == "(":
+                at = self.closing(at)
                 continue
-            if self._word(at) == ",":
+            if self.word(at) == ",":
                 found.append((begin, at))
                 begin = at + 1
             at += 1
         found.append((begin, end))
         yield from reversed(found)
 
-    def _clause(self, at: int) -> tuple[int, int]:
+    def clause(self, at: int) -> tuple[int, int]:
         """Begin and end of what stands between commas or within parentheses around ``at``."""
         begin, end = at, at + 1
-        while begin > 0 and self._word(begin - 1) not in (",", "("):
-            begin = self._opening(begin - 1) if self._word(begin - 1) == ")" else begin - 1
-        while end < len(self._tokens) and self._word(end) not in (",", ")"):
-            end = self._closing(end) if self._word(end) == "(" else end + 1
+        while begin > 0 and self.word(begin - 1) not in (",", "("):
+            begin = self.opening(begin - 1) if self.word(begin - 1) == ")" else begin - 1
+        while end < len(self.tokens) and self.word(end) not in (",", ")"):
+            end = self.closing(end) if self.word(end) == "(" else end + 1
         return begin, end
 
-    def _remove_element(self, begin: int, end: int) -> None:
+    def remove_element(self, begin: int, end: int) -> None:
         """With one of the commas beside it."""
-        if self._word(end) == ",":
-            self._remove(begin, end + 1)
+        if self.word(end) == ",":
+            self.remove(begin, end + 1)
         else:
-            self._remove(begin - (self._word(begin - 1) == ","), end)
+            self.remove(begin - (self.word(begin - 1) == ","), end)
 
-    def _first_parenthesis(self) -> int:
-        return next((at for at in range(len(self._tokens)) if self._word(at) == "("), len(self._tokens))
+    def first_parenthesis(self) -> int:
+        return next((at for at in range(len(self.tokens)) if self.word(at) == "("), len(self.tokens))
 
 
 def tokens_of(text: str) -> list[Token]:

@@ -12,11 +12,8 @@ Some DDLs change rows that no change tells of: a table that gets a key, a column
 that is brought back, a partition that is exchanged. Those rows are read from the upstream as of the DDL (``Refill``).
 """
 
-import hashlib
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,15 +22,15 @@ import pymysql
 from tidemill.errors import SinkError
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
-from tidemill.model.table import INTEGER_TYPES, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
+from tidemill.model.table import INTEGER_TYPES, ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import show
 from tidemill.sinks.mysql import failures
+from tidemill.sinks.mysql.creation import UTC, Creation, is_virtual
 from tidemill.sinks.mysql.dropped import Aside
 from tidemill.sinks.mysql.lines import Lines
-from tidemill.sinks.mysql.literals import plain_key_columns
+from tidemill.sinks.mysql.place import PARTITIONING, Place, set_to
 from tidemill.sinks.mysql.refill import Refill
-from tidemill.sinks.mysql.rewrite import Fit, ForeignKeys, rewritten
-from tidemill.sinks.mysql.session import Downstream, Flavor, SessionSettings, ask, closed, open_session
+from tidemill.sinks.mysql.session import Downstream, SessionSettings, ask
 from tidemill.sinks.mysql.zones import Clock, added_now, clock_of
 from tidemill.tidb.lexer import QUOTED_NAME, quoted, unquoted
 
@@ -47,18 +44,11 @@ _REPARTITIONS: Final = frozenset(
         ActionType.REMOVE_PARTITIONING,
     }
 )  # fmt: skip
-_NOT_PARTITIONED: Final = 1505
 _GLOBAL_INDEX: Final = 1503
 _NO_TABLE: Final = 1146
 _NO_DATABASE: Final = 1049
 _NO_PLACE: Final = frozenset({_NO_TABLE, _NO_DATABASE})
-_ASYNC_AFTER_SECONDS = 5.0
-_JOB_POLL_SECONDS = 0.5
-_UTC = "+00:00"
-_LONG_TEXT: Final = 256  # characters of a VARCHAR that may become TEXT where a row is too long
-_CREATION = re.compile(rf"CREATE TABLE {QUOTED_NAME}")
 _DEFINITION = re.compile(rf"^[( ](PARTITION ({QUOTED_NAME}) .*?)(?:,|\))$", re.MULTILINE)
-_PARTITIONING = re.compile(r"\nPARTITION BY (\w+)")
 
 
 class Carrier:
@@ -74,9 +64,10 @@ class Carrier:
         rows: Refill | None,
     ) -> None:
         self._session, self._event, self._rows = session, event, rows
-        self._settings, self._options, self._lines = settings, settings.options, lines
-        self._downstream = downstream
+        self._options = settings.options
         self._aside = Aside.of(self._options.changefeed, self._options.cluster_id)
+        self._at = Place(session, event, settings, downstream, lines)
+        self._creation = Creation(self._at, self._aside, rows)
 
     def carry_out(self, *, has_run: bool) -> None:
         """``has_run``: the statement itself has been, but perhaps not what follows it."""
@@ -91,7 +82,7 @@ class Carrier:
             self._create()
         elif event.type == ActionType.CREATE_VIEW:
             self._create_view()
-        elif self._is_tidb or event.table_info is None or event.table_info.is_view:
+        elif self._at.is_tidb or event.table_info is None or event.table_info.is_view:
             self._alter(has_run=has_run)
         elif event.type == ActionType.EXCHANGE_PARTITION:
             self._exchange(has_run=has_run)
@@ -107,44 +98,44 @@ class Carrier:
     def _drop(self) -> None:
         statement = self._aside.drop(self._session, self._event)
         try:
-            self._run(Clock(statement))
+            self._at.run(Clock(statement))
         except pymysql.err.MySQLError as error:
             if failures.number_of(error) == _NO_TABLE:
                 return
-            if not self._is_for_us(error) or not statement.startswith("RENAME"):
+            if not self._at.is_for_us(error) or not statement.startswith("RENAME"):
                 raise
-            self._run(Clock(f"DROP TABLE {self._place}"))  # so it comes back, if at all, from the upstream
+            self._at.run(Clock(f"DROP TABLE {self._at.name}"))  # so it comes back, if at all, from the upstream
 
     def _create(self) -> None:
         event = self._event
-        if self._is_tidb:
+        if self._at.is_tidb:
             text = event.creation if event.is_like else event.query
-            self._run(Clock(self._fitted(text), _UTC) if event.is_like else clock_of(event, self._fitted(text)))
+            self._at.run(Clock(self._at.fitted(text), UTC) if event.is_like else clock_of(event, self._at.fitted(text)))
         else:
-            self._make(event.creation, event.query)
+            self._creation.make(event.creation, event.query)
 
     def _create_view(self) -> None:
         """A view holds no rows, so one that the downstream cannot have is not worth a stop."""
         try:
-            self._run(Clock(self._fitted(self._event.query)))
+            self._at.run(Clock(self._at.fitted(self._event.query)))
         except pymysql.err.MySQLError as error:
-            if not self._is_for_us(error):
+            if not self._at.is_for_us(error):
                 raise
-            log.warning("view left out", view=self._place, said=failures.text_of(error), query=self._event.query)
+            log.warning("view left out", view=self._at.name, said=failures.text_of(error), query=self._event.query)
             with suppress(pymysql.err.MySQLError):  # one that this would have replaced
-                ask(self._session, f"DROP VIEW IF EXISTS {self._place}")
+                ask(self._session, f"DROP VIEW IF EXISTS {self._at.name}")
 
     def _bring_back(self) -> None:
         """A table that was kept aside; or one that was truncated, or dropped before we could keep it."""
         event, table = self._event, self._event.table_info
         restored = self._aside.restore(self._session, event)
         if restored is not None:
-            self._run(Clock(restored))
+            self._at.run(Clock(restored))
             return
-        is_there = self._is_there(event.schema, event.table)
+        is_there = self._at.is_there(event.schema, event.table)
         if table is not None and self._rows is not None and event.creation:
             if not is_there:
-                self._make(event.creation, event.creation)
+                self._creation.make(event.creation, event.creation)
             if table.is_eligible:
                 self._rows.copy(table, table.physical_ids, event.finished_ts)
         elif not is_there:
@@ -159,8 +150,8 @@ class Carrier:
         is_new = self._rows is not None and event.gives_key
         if is_new:
             # What is there, if anything, was written while the table had another key, and is as old.
-            ask(self._session, f"TRUNCATE TABLE {self._place}")
-        clock = clock_of(event, self._fitted(self._text()))
+            ask(self._session, f"TRUNCATE TABLE {self._at.name}")
+        clock = clock_of(event, self._at.fitted(self._at.text()))
         if not clock.query:
             log.info("DDL skipped: it means nothing downstream", type=event.type, query=event.query)
         elif not has_run and self._run_fitted(clock):
@@ -177,44 +168,44 @@ class Carrier:
             return
         left = {partition.id for partition in after.partitions}
         gone = [partition for partition in before.partitions if partition.id not in left]
-        if not self._is_partitioned() or (self._is_hashed() and self._rows is not None):
+        if not self._at.is_partitioned() or (self._at.is_hashed() and self._rows is not None):
             self._delete_rows(before, [partition.id for partition in gone])
             return
         verb = "DROP" if event.type == ActionType.DROP_TABLE_PARTITION else "TRUNCATE"
         names = ", ".join(quoted(partition.name) for partition in gone)
-        self._run(Clock(f"ALTER TABLE {self._place} {verb} PARTITION {names}" if gone else ""))
+        self._at.run(Clock(f"ALTER TABLE {self._at.name} {verb} PARTITION {names}" if gone else ""))
 
     def _repartition(self, *, has_run: bool) -> None:
         """Which rows there are does not change, so at worst the table is not partitioned here any more."""
         event, before = self._event, self._event.pre_table_info
-        if has_run or (before is not None and before.partitions and not self._is_partitioned()):
+        if has_run or (before is not None and before.partitions and not self._at.is_partitioned()):
             return
-        partitioning = event.creation[found.start() :] if (found := _PARTITIONING.search(event.creation)) else ""
-        whole = self._fitted(f"ALTER TABLE {self._place}{partitioning}") if partitioning else ""
-        texts = [self._fitted(self._added_partitions(partitioning) or self._text()), whole]
+        partitioning = event.creation[found.start() :] if (found := PARTITIONING.search(event.creation)) else ""
+        whole = self._at.fitted(f"ALTER TABLE {self._at.name}{partitioning}") if partitioning else ""
+        texts = [self._at.fitted(self._added_partitions(partitioning) or self._at.text()), whole]
         is_of_session = event.type != ActionType.ADD_TABLE_PARTITION and "UNIX_TIMESTAMP" in event.query.upper()
         if event.type == ActionType.ALTER_TABLE_PARTITIONING or is_of_session:
             texts.reverse()  # as typed, bounds may depend on the time zone
         texts = [text for text in texts if text]
         for text in texts:
             try:
-                self._run(clock_of(event, text))
+                self._at.run(clock_of(event, text))
                 return
             except pymysql.err.MySQLError as error:
-                if not self._is_for_us(error):
+                if not self._at.is_for_us(error):
                     raise
-                log.warning("repartitioning refused", table=self._place, said=failures.text_of(error))
-        self._unpartition()
+                log.warning("repartitioning refused", table=self._at.name, said=failures.text_of(error))
+        self._at.unpartition()
 
     def _added_partitions(self, partitioning: str) -> str:
         """ADD PARTITION with the bounds as they were understood: ``unix_timestamp('…')`` depends on the time zone."""
         event, before = self._event, self._event.pre_table_info
-        if event.type != ActionType.ADD_TABLE_PARTITION or before is None or self._is_hashed():
+        if event.type != ActionType.ADD_TABLE_PARTITION or before is None or self._at.is_hashed():
             return ""
         known = {partition.name.lower() for partition in before.partitions}
         definitions = [d for d in _definitions(partitioning) if d[0].lower() not in known]
         text = ", ".join(definition for _, definition in definitions)
-        return f"ALTER TABLE {self._place} ADD PARTITION ({text})" if text else ""
+        return f"ALTER TABLE {self._at.name} ADD PARTITION ({text})" if text else ""
 
     def _exchange(self, *, has_run: bool) -> None:
         event, rows = self._event, self._rows
@@ -222,20 +213,20 @@ class Carrier:
         if rows is None or after is None or plain is None or not event.partition_id or not after.is_eligible:
             self._alter(has_run=has_run)
             return
-        is_native = self._is_partitioned() and not self._is_hashed() and not _read_differently(after, plain)
+        is_native = self._at.is_partitioned() and not self._at.is_hashed() and not _read_differently(after, plain)
         if has_run and is_native:
             return
         if is_native:
             try:
-                self._run(Clock(self._fitted(event.query)))
+                self._at.run(Clock(self._at.fitted(event.query)))
                 return
             except pymysql.err.MySQLError as error:
-                if not self._is_for_us(error):
+                if not self._at.is_for_us(error):
                     raise
-                log.warning("exchanging rows as rows", table=self._place, said=failures.text_of(error))
+                log.warning("exchanging rows as rows", table=self._at.name, said=failures.text_of(error))
                 # A row that does not belong into the partition has no place in any other. From here on the table
                 # cannot be partitioned as the upstream's is.
-                self._unpartition()
+                self._at.unpartition()
         rows.delete(after, [event.partition_id], event.finished_ts)
         rows.copy(after, [plain.id], event.finished_ts)
         ask(self._session, f"TRUNCATE TABLE {quoted(plain.schema)}.{quoted(plain.name)}")
@@ -248,33 +239,33 @@ class Carrier:
         instead."""
         event = self._event
         try:
-            self._run(clock)
+            self._at.run(clock)
             return False
         except pymysql.err.MySQLError as error:
-            if not self._is_for_us(error) or failures.number_of(error) in _NO_PLACE or event.table_info is None:
+            if not self._at.is_for_us(error) or failures.number_of(error) in _NO_PLACE or event.table_info is None:
                 raise
             refusal = error
-        log.warning("DDL refused; trying it otherwise", table=self._place, said=failures.text_of(refusal))
+        log.warning("DDL refused; trying it otherwise", table=self._at.name, said=failures.text_of(refusal))
         for adapt in (self._without_foreign_keys, self._without_partitions):
             adapted = adapt(clock, refusal)
             if adapted is None:
                 continue
             try:
-                self._run(adapted)
+                self._at.run(adapted)
                 return False
             except pymysql.err.MySQLError as error:
-                if not self._is_for_us(error):
+                if not self._at.is_for_us(error):
                     raise
                 clock = adapted
         known = {index.name for index in event.pre_table_info.indexes} if event.pre_table_info else None
         if event.type == ActionType.ADD_INDEX and known is not None:
             added = [index for index in event.table_info.indexes if index.name not in known]
-            if added and all(_is_virtual(index, event.table_info) for index in added):
-                log.warning("index of a virtual column left out", table=self._place, said=failures.text_of(refusal))
+            if added and all(is_virtual(index, event.table_info) for index in added):
+                log.warning("index of a virtual column left out", table=self._at.name, said=failures.text_of(refusal))
                 return False
         if self._rows is None or not event.creation:
             raise refusal
-        self._make_anew()
+        self._creation.make_anew()
         return True
 
     def _without_foreign_keys(self, clock: Clock, refusal: BaseException) -> Clock | None:
@@ -289,131 +280,14 @@ class Carrier:
             (self._event.schema, self._event.table) * 2,
         ):
             ask(self._session, f"ALTER TABLE {quoted(schema)}.{quoted(table)} DROP FOREIGN KEY {quoted(key)}")
-        query = self._fitted(self._text(), foreign_keys=replace(self._foreign_keys(), are_kept=False))
+        query = self._at.fitted(self._at.text(), foreign_keys=replace(self._at.foreign_keys(), are_kept=False))
         return replace(clock, query=query)
 
     def _without_partitions(self, clock: Clock, refusal: BaseException) -> Clock | None:
-        if failures.number_of(refusal) != _GLOBAL_INDEX or not self._is_partitioned():
+        if failures.number_of(refusal) != _GLOBAL_INDEX or not self._at.is_partitioned():
             return None
-        self._unpartition()
+        self._at.unpartition()
         return clock
-
-    def _make(self, creation: str, query: str, place: str | None = None) -> None:
-        """Create the event's table, with as much as the downstream takes; under another name, if ``place`` is given."""
-        refusal: pymysql.err.MySQLError | None = None
-        for clock in self._creations(creation, query):
-            if place is not None:
-                clock = replace(clock, query=_CREATION.sub(lambda _: f"CREATE TABLE {place}", clock.query, count=1))
-            try:
-                self._run(clock)
-                return
-            except pymysql.err.MySQLError as error:
-                if not self._is_for_us(error) or failures.number_of(error) == _NO_DATABASE:
-                    raise
-                log.warning("CREATE TABLE refused; trying it otherwise", said=failures.text_of(error))
-                refusal = refusal or error
-        if refusal is not None:
-            raise refusal
-
-    def _creations(self, creation: str, query: str) -> Iterator[Clock]:
-        keys = self._foreign_keys()
-        without = replace(keys, are_kept=False)
-        ways: list[dict[str, Any]] = [
-            {"foreign_keys": keys},
-            {"foreign_keys": without},
-            {"foreign_keys": keys, "keeps_partitions": False},
-            {"foreign_keys": without, "keeps_partitions": False},
-            {"foreign_keys": without, "keeps_partitions": False, "widens_latin1": False},
-            {"foreign_keys": keys, "keeps_default_expressions": False},
-            {"foreign_keys": without, "keeps_partitions": False, "keeps_default_expressions": False},
-        ]
-        seen: set[str] = set()
-        for bent in self._bent():
-            for text, zone in ((creation, _UTC), (query, None)):
-                for more in ways:
-                    fitted = self._fitted(text, **more, **bent)
-                    if fitted and fitted not in seen:
-                        seen.add(fitted)
-                        yield Clock(fitted, zone) if zone else clock_of(self._event, fitted)
-
-    def _bent(self) -> Iterator[dict[str, Any]]:
-        """With long texts outside of the row, then with fewer and fewer generated columns: a server need not know their
-        expressions, nor allow them."""
-        yield {}
-        table = self._event.table_info
-        if table is None:
-            return
-        indexed = {part.offset for index in table.indexes for part in index.columns}
-        long = {c.name.lower() for c in table.columns if c.flen >= _LONG_TEXT and c.offset not in indexed}
-        if long:
-            yield {"text_columns": frozenset(long)}
-        left = frozenset(index.name.lower() for index in table.indexes if _is_virtual(index, table))
-        if left:
-            yield {"left_indexes": left}
-        generated = [column for column in table.columns if column.is_generated]
-        for columns in ([column for column in generated if not column.is_virtual], generated):
-            if columns:
-                plain = frozenset(column.name.lower() for column in columns)
-                yield {"plain_columns": plain, "text_columns": frozenset(long), "left_indexes": left}
-
-    def _make_anew(self) -> None:
-        """The table as it is upstream, beside the one that is here, filled, and put into its place."""
-        event, table = self._event, self._event.table_info
-        assert table is not None
-        assert self._rows is not None
-        shadow = self._aside.place("anew", table.id, event.finished_ts)
-        old = self._aside.place("old", table.id, event.finished_ts)
-        log.warning("making the table anew, from the upstream", table=self._place, query=event.query)
-        ask(self._session, f"DROP TABLE IF EXISTS {shadow}, {old}")
-        self._make(event.creation, event.creation, shadow)
-        if table.is_eligible:
-            schema, _, called = shadow.replace("`", "").partition(".")
-            self._rows.copy(table, table.physical_ids, event.finished_ts, (schema, called))
-        if self._is_there(event.schema, event.table):
-            ask(self._session, f"RENAME TABLE {self._place} TO {old}, {shadow} TO {self._place}")
-            ask(self._session, f"DROP TABLE {old}")
-        else:
-            ask(self._session, f"RENAME TABLE {shadow} TO {self._place}")
-
-    def _run(self, clock: Clock) -> None:
-        """Run a statement; one that finds its work done has done it."""
-        if not clock.query:
-            return
-        try:
-            with _set_to(self._session, clock):
-                if self._is_tidb and self._event.type == ActionType.ADD_INDEX:
-                    self._add_index(clock.query)
-                else:
-                    ask(self._session, clock.query)
-        except pymysql.err.MySQLError as error:
-            if failures.number_of(error) not in failures.DDL_DONE:
-                raise
-            log.warning("DDL found its work done", query=clock.query, said=failures.text_of(error))
-
-    def _add_index(self, query: str) -> None:
-        """Filling an index may take hours and holds up nobody's rows: once its job runs, it goes on by itself."""
-        event, failed = self._event, list[BaseException]()
-
-        def work() -> None:
-            try:
-                other = open_session(self._settings, self._lines)
-                try:
-                    ask(other, f"USE {quoted(event.schema)}")
-                    ask(other, query)
-                finally:
-                    closed(other)
-            except (pymysql.err.MySQLError, OSError) as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=work, name="add-index", daemon=True)
-        thread.start()
-        thread.join(_ASYNC_AFTER_SECONDS)
-        while thread.is_alive() and not has_job(self._session, event, is_add_index=True):
-            thread.join(_JOB_POLL_SECONDS)
-        if failed:
-            raise failed[0]
-        if thread.is_alive():
-            log.info("ADD INDEX goes on downstream by itself", table=self._place, query=query)
 
     # Rows
 
@@ -430,7 +304,7 @@ class Carrier:
     def _is_converted(self) -> bool:
         """Whether TiDB has written all rows anew, by rules of its own: a column has become another of its name."""
         before, after = self._event.pre_table_info, self._event.table_info
-        if self._is_tidb or before is None or after is None or not before.is_eligible or not after.is_eligible:
+        if self._at.is_tidb or before is None or after is None or not before.is_eligible or not after.is_eligible:
             return False
         was = {column.name.lower(): column for column in before.columns}
         pairs = ((was.get(c.name.lower()), c) for c in after.columns if not c.is_virtual)
@@ -440,7 +314,7 @@ class Carrier:
         """A SET's default that has its empty member, which others drop from a text, for the rows that were there; and
         CURRENT_TIMESTAMP where columns that were added together have two, by two clocks."""
         event = self._event
-        if self._is_tidb or event.table_info is None:
+        if self._at.is_tidb or event.table_info is None:
             return
         before = {column.id for column in event.pre_table_info.columns} if event.pre_table_info else None
         if before is None:
@@ -456,134 +330,8 @@ class Carrier:
             kept = [c for c in event.table_info.columns if c.flag & ColumnFlag.ON_UPDATE_NOW and c.name not in values]
             values |= {column.name: quoted(column.name) for column in kept}
             sets = ", ".join(f"{quoted(column)} = {value}" for column, value in values.items())
-            with _set_to(self._session, Clock("", _UTC)):
-                ask(self._session, f"UPDATE {self._place} SET {sets}")
-
-    # What is there
-
-    @property
-    def _is_tidb(self) -> bool:
-        return self._downstream.flavor is Flavor.TIDB
-
-    @property
-    def _place(self) -> str:
-        return f"{quoted(self._event.schema)}.{quoted(self._event.table)}"
-
-    def _is_for_us(self, error: BaseException) -> bool:
-        """Whether a refusal is about what the statement wants, so that it may be wanted otherwise."""
-        return not (self._is_tidb or failures.is_passing(error) or failures.is_forbidden(error))
-
-    def _is_there(self, schema: str, table: str) -> bool:
-        here = "SELECT 1 FROM information_schema.tables WHERE table_schema=%s AND table_name=%s"
-        return bool(ask(self._session, here, (schema, table)))
-
-    def _is_partitioned(self) -> bool:
-        return bool(
-            ask(
-                self._session,
-                "SELECT 1 FROM information_schema.partitions WHERE table_schema=%s AND table_name=%s AND "
-                "partition_name IS NOT NULL LIMIT 1",
-                (self._event.schema, self._event.table),
-            )
-        )
-
-    def _is_hashed(self) -> bool:
-        """Others put a row by a hash into another partition than TiDB does."""
-        found = _PARTITIONING.search(self._event.creation)
-        return found is not None and found.group(1) in ("HASH", "KEY")
-
-    def _unpartition(self) -> None:
-        if self._is_partitioned():
-            log.warning("table is not partitioned downstream from here on", table=self._place)
-            ask(self._session, f"ALTER TABLE {self._place} REMOVE PARTITIONING")
-
-    # Text
-
-    def _text(self) -> str:
-        event = self._event
-        if event.type == ActionType.RENAME_TABLE and event.pre_table:
-            return f"RENAME TABLE {quoted(event.pre_schema)}.{quoted(event.pre_table)} TO {self._place}"
-        return event.query
-
-    def _fitted(self, query: str, **more: Any) -> str:
-        table = self._event.table_info
-        has_plain_keys = self._downstream.has_plain_keys and table is not None
-        fit = Fit(
-            has_vectors=self._downstream.has_vectors and not self._options.has_vector_type,
-            plain_columns=plain_key_columns(table) if table is not None and has_plain_keys else frozenset(),
-            place=(self._event.schema, self._event.table),
-            expressions=_expressions(table) if table is not None else {},
-        )
-        return rewritten(query, self._downstream, replace(fit, **({"foreign_keys": self._foreign_keys()} | more)))
-
-    def _foreign_keys(self) -> ForeignKeys:
-        return ForeignKeys(added=self._unique_name, dropped=self._known_name)
-
-    def _unique_name(self, key: str) -> str:
-        """One that no other table of the database has."""
-        event = self._event
-        taken = ask(
-            self._session,
-            "SELECT 1 FROM information_schema.table_constraints WHERE constraint_schema=%s AND constraint_name=%s AND "
-            "table_name<>%s",
-            (event.schema, key, event.table),
-        )
-        if not taken:
-            return key
-        digest = hashlib.sha256(f"{event.schema}\0{event.table}\0{event.finished_ts}\0{key}".encode()).hexdigest()
-        return f"{key[:50]}__{digest[:8]}"
-
-    def _known_name(self, key: str) -> str | None:
-        """The one under which a foreign key of the event's table was made; None: there is none."""
-        found = ask(
-            self._session,
-            "SELECT constraint_name FROM information_schema.table_constraints WHERE constraint_schema=%s AND "
-            "table_name=%s AND constraint_type='FOREIGN KEY'",
-            (self._event.schema, self._event.table),
-        )
-        names = [str(each) for (each,) in found]
-        made = re.compile(re.escape(key[:50]) + r"__[0-9a-f]{8}", re.IGNORECASE)
-        same = [each for each in names if each.lower() == key.lower()] + [n for n in names if made.fullmatch(n)]
-        return same[0] if same else None
-
-
-def has_job(session: Any, event: DdlEvent, *, is_add_index: bool) -> bool:
-    """Whether a TiDB has work left on the table, of this kind or of any other."""
-    kind = "LIKE" if is_add_index else "NOT LIKE"
-    found = ask(
-        session,
-        "SELECT 1 FROM information_schema.ddl_jobs WHERE db_name=%s AND table_name=%s AND "
-        f"job_type {kind} 'add index%%' AND state IN ('running', 'queueing') LIMIT 1",
-        (event.pre_schema or event.schema, event.pre_table or event.table),
-    )
-    return bool(found)
-
-
-@contextmanager
-def _set_to(session: Any, clock: Clock) -> Iterator[None]:
-    """The session's time zone and moment are these meanwhile."""
-    if clock.time_zone is not None:
-        ask(session, f"SET @tidemill_zone = @@SESSION.time_zone, SESSION time_zone = '{clock.time_zone}'")
-    if clock.moment is not None:
-        ask(session, f"SET TIMESTAMP = {clock.moment}")
-    try:
-        yield
-    finally:
-        with suppress(pymysql.err.MySQLError, OSError):  # whoever lost it opens another one
-            if session.open and clock.moment is not None:
-                ask(session, "SET TIMESTAMP = DEFAULT")
-            if session.open and clock.time_zone is not None:
-                ask(session, "SET SESSION time_zone = @tidemill_zone")
-
-
-def _is_virtual(index: IndexInfo, table: TableInfo) -> bool:
-    """Whether it has a virtual column, so that no row needs it: it is never the handle key."""
-    return any(table.columns[part.offset].is_virtual for part in index.columns)
-
-
-def _expressions(table: TableInfo) -> dict[str, str]:
-    """Of generated columns, as TiDB understood them."""
-    return {c.name.lower(): c.generated_expr for c in table.columns if c.is_generated}
+            with set_to(self._session, Clock("", UTC)):
+                ask(self._session, f"UPDATE {self._at.name} SET {sets}")
 
 
 def _definitions(partitioning: str) -> list[tuple[str, str]]:

@@ -21,9 +21,10 @@ from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import show
 from tidemill.sinks.mysql import failures
-from tidemill.sinks.mysql.carry import Carrier, has_job
+from tidemill.sinks.mysql.carry import Carrier
 from tidemill.sinks.mysql.generation import SCHEMA, Generation
 from tidemill.sinks.mysql.lines import Lines
+from tidemill.sinks.mysql.place import has_job
 from tidemill.sinks.mysql.refill import Refill
 from tidemill.sinks.mysql.retry import Patience
 from tidemill.sinks.mysql.session import Downstream, Flavor, SessionSettings, ask
