@@ -80,7 +80,7 @@ def test_a_crash_while_its_rows_are_read_leaves_each_row_once(
     replay, event, table, physical_id = settings(tmp_path, kind, "gets its key")
     at = int(event.finished_ts)
     replay.commit(at, [])
-    replay.sink._backend = Fragile(replay.sink._backend, calls, is_after)
+    replay.sink._book.backend = Fragile(replay.sink._book.backend, calls, is_after)
     with pytest.raises(Died):
         replay.sink.ddl(event)
     replay.crash()

@@ -51,7 +51,9 @@ def run_with_crashes(replay: Replay, seed: int) -> int:
     while replay.from_ts < stops[-1]:
         barrier = next(ts for ts in stops if ts > replay.from_ts)
         wanted = chance.choice([barrier, (replay.from_ts + barrier) // 2])
-        replay.sink._backend = Fragile(replay.sink._backend, chance.choice([0, 0, 1, 2, 3]), chance.random() < 0.5)
+        replay.sink._book.backend = Fragile(
+            replay.sink._book.backend, chance.choice([0, 0, 1, 2, 3]), chance.random() < 0.5
+        )
         try:
             receipts = replay.write(wanted)
             if chance.random() < 0.1:

@@ -128,7 +128,7 @@ class Interruption:
         """``event`` comes between all checks of the driver and a table's own commit, the ``step``-th time."""
         self._left, self._event = step, event
         self.has_happened = False
-        backend: Any = sink._backend
+        backend: Any = sink._book.backend
         self._commit = backend._commit
         backend._commit = self._commit_interrupted
 
@@ -212,7 +212,7 @@ def test_a_late_change_of_columns_is_refused(kind: str, tmp_path: Path) -> None:
     new.sink.target(table, physical_id, (Ts(0), Ts(old.history.end_ts)))
     wider = replace(lake, columns=(*lake.columns, replace(lake.columns[-1], id=lake.columns[-1].id + 1, name="late")))
     with pytest.raises(SupersededError):
-        old.sink._backend.put(wider)
+        old.sink._book.backend.put(wider)
     assert "late" not in Lake(_published(new)).changes(lake).column_names
 
 
@@ -263,7 +263,7 @@ def test_a_commit_whose_answer_was_lost_is_not_made_twice(kind: str, tmp_path: P
 
 
 def lose_answers(sink: LakeSink, times: int) -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    real = sink._backend.append
+    real = sink._book.backend.append
 
     def append(*words: Any) -> None:
         real(*words)
@@ -272,10 +272,10 @@ def lose_answers(sink: LakeSink, times: int) -> Iterator[Callable[[Callable[[], 
     for _ in range(times):
 
         def act(call: Callable[[], Any]) -> Any:
-            sink._backend.append = append  # type: ignore[method-assign]
+            sink._book.backend.append = append  # type: ignore[method-assign]
             try:
                 return call()
             finally:
-                sink._backend.append = real  # type: ignore[method-assign]
+                sink._book.backend.append = real  # type: ignore[method-assign]
 
         yield act

@@ -34,10 +34,11 @@ from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, physical_ms
 from tidemill.sinks.files.storage import StorageOptions
 from tidemill.sinks.lake import failures
+from tidemill.sinks.lake.backend import Stamps
 from tidemill.sinks.lake.columns import type_named
 from tidemill.sinks.lake.files import DataFile
 from tidemill.sinks.lake.options import LakeOptions
-from tidemill.sinks.lake.sink import LakeSink, Stamps
+from tidemill.sinks.lake.sink import LakeSink
 from tidemill.sinks.lake.tables import LakeTable, Naming
 
 CHANGEFEED = "tidemill.changefeed"
@@ -58,7 +59,7 @@ def open_table(options: LakeOptions, table: LakeTable, version: int | None = Non
 
 
 class Delta:
-    """The backend; see ``sink.Backend``."""
+    """The backend; see ``backend``."""
 
     naming = Naming(can_rename=False, can_widen=False, forbidden=" ,;{}()\n\t=")
     is_transactional = True

@@ -49,10 +49,11 @@ from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks.files.storage import StorageOptions
 from tidemill.sinks.lake import failures
+from tidemill.sinks.lake.backend import Stamps
 from tidemill.sinks.lake.columns import CLOCK, MOMENT, type_named
 from tidemill.sinks.lake.files import DataFile
 from tidemill.sinks.lake.options import LakeOptions
-from tidemill.sinks.lake.sink import LakeSink, Stamps
+from tidemill.sinks.lake.sink import LakeSink
 from tidemill.sinks.lake.tables import LakeTable, Naming
 
 CHANGEFEED = "tidemill.changefeed"
@@ -95,7 +96,7 @@ def identifier(options: LakeOptions, table: LakeTable) -> tuple[str, ...]:
 
 
 class Iceberg:
-    """The backend; see ``sink.Backend``."""
+    """The backend; see ``backend``."""
 
     naming = Naming(can_rename=True, can_widen=True)
     is_transactional = True

@@ -15,10 +15,10 @@ from tidemill.errors import SinkError, UsageError
 from tidemill.model.ts import show
 from tidemill.sinks.files import layout
 from tidemill.sinks.files.storage import open_files
+from tidemill.sinks.lake.book import CHECKPOINT, TABLES
 from tidemill.sinks.lake.columns import type_named
 from tidemill.sinks.lake.options import LakeKind, LakeOptions, parse_lake_uri
 from tidemill.sinks.lake.query import Dialect, rows_at, rows_at_sql
-from tidemill.sinks.lake.sink import CHECKPOINT, TABLES
 from tidemill.sinks.lake.tables import Journal, LakeTable
 
 

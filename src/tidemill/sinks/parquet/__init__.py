@@ -20,9 +20,10 @@ from tidemill.model.ts import Ts
 from tidemill.sinks.files import layout
 from tidemill.sinks.files.schema_file import schema_of_database, schema_of_table
 from tidemill.sinks.files.storage import Files
+from tidemill.sinks.lake.backend import Stamps
 from tidemill.sinks.lake.files import DataFile, LakeTarget, write_rows
 from tidemill.sinks.lake.options import LakeOptions
-from tidemill.sinks.lake.sink import LakeSink, Stamps
+from tidemill.sinks.lake.sink import LakeSink
 from tidemill.sinks.lake.tables import LakeTable, Naming
 
 
@@ -32,7 +33,7 @@ class ParquetSink(LakeSink):
 
 
 class _Layout:
-    """The backend; see ``lake.sink.Backend``. Files are where they belong as soon as they are written."""
+    """The backend; see ``lake.backend``. Files are where they belong as soon as they are written."""
 
     naming = Naming(can_rename=False, can_widen=False)
     is_transactional = False

@@ -1,0 +1,52 @@
+"""What kinds of lake do differently."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidemill.model.ddl import DdlEvent
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts
+from tidemill.sinks.lake.files import DataFile
+from tidemill.sinks.lake.tables import LakeTable, Naming
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """How far a lake table's own transactions say it is. ``parts`` are the physical ids whose rows came with
+    ``resolved_ts``: those of an initial copy come one after the other, all at the same ts."""
+
+    resolved_ts: int = 0
+    ddl: tuple[int, int] = (0, 0)
+    parts: frozenset[int] = frozenset()
+
+
+class Backend(Protocol):
+    """Each call may come again after a crash, and then does what is left to do."""
+
+    naming: Naming
+    is_transactional: bool  # a file counts once a transaction of its table names it; otherwise as soon as it is there
+
+    def begin(self, generation: str, check: Callable[[], None]) -> None:
+        """Forget what is known of the tables, and let no older generation change one from its first use here on.
+        ``check`` raises SupersededError if this generation is an older one itself."""
+
+    def forget(self, table: LakeTable) -> None:
+        """What became of the last call for it is not known: look again."""
+
+    def put(self, table: LakeTable) -> None:
+        """Make the lake's table what ``table`` says: there, under its name, with its columns."""
+
+    def stamps(self, table: LakeTable) -> Stamps: ...
+
+    def append(self, table: LakeTable, files: Sequence[DataFile], stamps: Stamps) -> None:
+        """Make files part of the table, and ``stamps`` with them, in one transaction."""
+
+    def data_folder(self, table: LakeTable, info: TableInfo, physical_id: int, to_ts: Ts) -> str: ...
+
+    def describe(self, event: DdlEvent) -> None:
+        """Note a DDL beside the data, where the layout has a place for it."""
+
+    def publish(self, checkpoint_ts: Ts) -> None: ...
+
+    def close(self) -> None: ...
