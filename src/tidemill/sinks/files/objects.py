@@ -17,16 +17,15 @@ seen to be the current one: what a driver that was superseded still writes, its 
 
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from tidemill.errors import SinkError, SinkUnavailableError, TidemillError
-from tidemill.sinks.files import s3
+from tidemill.errors import SinkError, SinkUnavailableError
+from tidemill.sinks.files.bucket import Bucket, Upload
 from tidemill.sinks.files.durable import MARK, STAGING, superseded
 
 if TYPE_CHECKING:
@@ -38,22 +37,13 @@ _UPLOADS: Final = f"{STAGING}/uploads"
 _MOST_TRIES: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Upload:
-    """One that was begun. ``token`` is in the object's metadata, so that it can be told from others."""
-
-    key: str
-    id: str
-    token: str
-
-
 class ObjectFiles:
     """Objects below a prefix of a bucket, with the methods of DurableFiles. An upload is durable when it ends."""
 
     def __init__(self, options: "StorageOptions") -> None:
         self._options = options
         self.root = options.shown  # for messages
-        self._bucket, _, self._prefix = options.root.partition("/")
+        self._bucket = Bucket(options)
         self._generation: str | None = None  # that this object has begun: it is the driver's
         self._marked: set[str] = set()  # all that it tried to begin: the mark may have been written without an answer
 
@@ -74,8 +64,8 @@ class ObjectFiles:
             if note.get("generation") == generation:
                 continue
             if note:
-                self._abort(_Upload(note["key"], note["id"], name))
-            self._request("delete_object", "remove", self._key(f"{_UPLOADS}/{name}"))
+                self._bucket.abort(Upload(note["key"], note["id"], name))
+            self._bucket.request("delete_object", "remove", self._bucket.key(f"{_UPLOADS}/{name}"))
 
     def publish_file(self, generation: str, path: str, chunks: Iterable[Any]) -> int:
         """Runs on executors: the object appears whole under ``path``, and only while ``generation`` is the current
@@ -84,24 +74,24 @@ class ObjectFiles:
 
     def _take_mark(self, generation: str) -> None:
         for _ in range(_MOST_TRIES):
-            found, etag = self._get(_MARK)
+            found, etag = self._bucket.get(_MARK)
             current = found.decode("utf-8", "replace") if found is not None else None
             if current == generation:
                 return
             if self._generation is not None and current not in self._marked:
                 raise superseded(self.root)
             self._marked.add(generation)
-            if self._put_if(self._key(_MARK), generation.encode(), etag):
+            if self._bucket.put_if(self._bucket.key(_MARK), generation.encode(), etag):
                 return
         raise self._contended(_MARK)
 
     def _check(self, generation: str) -> None:
-        if self._get(_MARK)[0] != generation.encode():
+        if self._bucket.get(_MARK)[0] != generation.encode():
             raise superseded(self.root)
 
     def _check_driver(self) -> None:
         """That nobody else has taken the place over since."""
-        if (self._get(_MARK)[0] or b"").decode("utf-8", "replace") not in self._marked:
+        if (self._bucket.get(_MARK)[0] or b"").decode("utf-8", "replace") not in self._marked:
             raise superseded(self.root)
 
     # Files.
@@ -114,7 +104,7 @@ class ObjectFiles:
         if len(first) == PART_BYTES:
             return self._upload(path, chain([first], parts), self._generation)
         if self._generation is None:
-            self._request("put_object", "write", self._key(path), Body=first)
+            self._bucket.request("put_object", "write", self._bucket.key(path), Body=first)
         else:
             self._replace(path, first)
         return len(first)
@@ -129,18 +119,18 @@ class ObjectFiles:
         """Of a driver that was superseded no object is removed, but for one whose request was already on its way."""
         if self._generation is not None:
             self._check_driver()
-        self._request("delete_object", "remove", self._key(path))
+        self._bucket.request("delete_object", "remove", self._bucket.key(path))
 
     def read(self, path: str) -> bytes | None:
         """The content; None if there is no such object."""
-        return self._get(path)[0]
+        return self._bucket.get(path)[0]
 
     def names(self, path: str) -> list[str]:
         """What lies directly below ``path``; nothing if nothing does."""
-        start = self._key(path)
+        start = self._bucket.key(path)
         start = f"{start}/" if start else ""
         found: list[str] = []
-        for page in self._pages(start, Delimiter="/"):
+        for page in self._bucket.pages(start, Delimiter="/"):
             found += [item["Key"][len(start) :] for item in page.get("Contents", ())]
             found += [item["Prefix"][len(start) : -1] for item in page.get("CommonPrefixes", ())]
         return [name for name in found if name]
@@ -149,8 +139,8 @@ class ObjectFiles:
         """(folder, its files) of everything below the root, without ``STAGING``, and without what lies below another
         ``MARK``."""
         found: dict[str, list[str]] = {}
-        start = f"{self._prefix}/" if self._prefix else ""
-        for page in self._pages(start):
+        start = f"{self._bucket.prefix}/" if self._bucket.prefix else ""
+        for page in self._bucket.pages(start):
             for item in page.get("Contents", ()):
                 folder, _, name = item["Key"][len(start) :].rpartition("/")
                 if name and folder.split("/")[0] != STAGING:
@@ -163,10 +153,10 @@ class ObjectFiles:
     def around(self, name: str) -> Iterator[tuple[str, bytes]]:
         """Of each prefix that the root lies in, and that has an object of this name: the prefix, and what the object
         says. Where we have no rights there is nobody, as far as we can tell."""
-        above = self._prefix.split("/")[:-1] if self._prefix else []
-        for levels in range(len(above), -1 if self._prefix else 0, -1):
+        above = self._bucket.prefix.split("/")[:-1] if self._bucket.prefix else []
+        for levels in range(len(above), -1 if self._bucket.prefix else 0, -1):
             prefix = "/".join(above[:levels])
-            outer = ObjectFiles(replace(self._options, root=f"{self._bucket}/{prefix}".rstrip("/")))
+            outer = ObjectFiles(replace(self._options, root=f"{self._bucket.name}/{prefix}".rstrip("/")))
             try:
                 found = outer.read(name)
             except SinkUnavailableError:
@@ -178,10 +168,10 @@ class ObjectFiles:
 
     def check_access(self) -> None:
         """Raises SinkError unless objects can be written and removed again below the root, and conditions hold."""
-        probe = self._key(f".probe-{secrets.token_hex(4)}.tmp")
-        self._put_if(probe, b"probe", None)
-        is_replaced = self._put_if(probe, b"again", None)
-        self._request("delete_object", "remove", probe)
+        probe = self._bucket.key(f".probe-{secrets.token_hex(4)}.tmp")
+        self._bucket.put_if(probe, b"probe", None)
+        is_replaced = self._bucket.put_if(probe, b"again", None)
+        self._bucket.request("delete_object", "remove", probe)
         if is_replaced:
             raise SinkError(
                 f"cannot write to {self.root}: the store replaces an object although it is told not to "
@@ -189,66 +179,18 @@ class ObjectFiles:
                 "supports conditional writes, as S3 and MinIO do."
             )
 
-    # Requests.
-
-    @cached_property
-    def _client(self) -> s3.Client:
-        with self._explained("open", self._prefix):
-            return s3.open_client(self._options)
-
-    def _request(self, name: str, what: str, key: str, **given: Any) -> Any:
-        with self._explained(what, key):
-            return getattr(self._client, name)(Bucket=self._bucket, Key=key, **given)
-
-    def _pages(self, start: str, **given: Any) -> Iterator[Any]:
-        with self._explained("list", start):
-            pages = self._client.get_paginator("list_objects_v2")
-            yield from pages.paginate(Bucket=self._bucket, Prefix=start, **given)
-
-    def _get(self, path: str) -> tuple[bytes | None, str | None]:
-        """(content, ETag)."""
-        key = self._key(path)
-        with self._explained("read", key):
-            try:
-                answer = self._client.get_object(Bucket=self._bucket, Key=key)
-                return answer["Body"].read(), answer["ETag"]
-            except Exception as error:
-                if s3.code_of(error) in s3.MISSING:
-                    return None, None
-                raise
-
-    def _put_if(self, key: str, content: bytes, etag: str | None) -> bool:
-        """Write an object if it still has this ETag; None: if there is none. Whether it was so."""
-        condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
-        with self._explained("write", key):
-            try:
-                self._client.put_object(Bucket=self._bucket, Key=key, Body=content, **condition)
-            except Exception as error:
-                if s3.code_of(error) in s3.CONDITION_FAILED | s3.MISSING:
-                    return False
-                raise
-        return True
-
     def _replace(self, path: str, content: bytes) -> None:
         """As the driver. The ETag is that of an object which was there before our generation was seen to be current, so
         what a newer generation wrote is not replaced. (Unless that wrote the very same bytes again: then it has got no
         further than we, whose state was saved before.)"""
-        key = self._key(path)
+        key = self._bucket.key(path)
         for _ in range(_MOST_TRIES):
-            with self._explained("read", key):
-                etag = self._head(key).get("ETag")
+            with self._bucket.explained("read", key):
+                etag = self._bucket.head(key).get("ETag")
             self._check_driver()
-            if self._put_if(key, content, etag):
+            if self._bucket.put_if(key, content, etag):
                 return
         raise self._contended(path)
-
-    def _head(self, key: str) -> Any:
-        try:
-            return self._client.head_object(Bucket=self._bucket, Key=key)
-        except Exception as error:
-            if s3.code_of(error) in s3.MISSING:
-                return {}
-            raise
 
     def _contended(self, path: str) -> SinkUnavailableError:
         return SinkUnavailableError(
@@ -259,66 +201,24 @@ class ObjectFiles:
     # Uploads in parts.
 
     def _upload(self, path: str, parts: Iterator[bytes], generation: str | None) -> int:
-        upload = self._begin_upload(self._key(path))
+        upload = self._bucket.begin_upload(self._bucket.key(path))
         note = f"{_UPLOADS}/{upload.token}"
         try:
             if generation is not None:
                 content = orjson.dumps({"generation": generation, "key": upload.key, "id": upload.id})
-                self._request("put_object", "write", self._key(note), Body=content)
+                self._bucket.request("put_object", "write", self._bucket.key(note), Body=content)
                 self._check(generation)
-            size = self._send(upload, parts)
+            size = self._bucket.send(upload, parts)
         except BaseException as error:
             with suppress(SinkError):  # what is left is aborted when the next generation begins
-                self._abort(upload)
-                self._request("delete_object", "remove", self._key(note))
+                self._bucket.abort(upload)
+                self._bucket.request("delete_object", "remove", self._bucket.key(note))
             if generation is not None and isinstance(error, SinkError):
                 self._check(generation)  # an upload that a newer generation has aborted is missing
             raise
         if generation is not None:
-            self._request("delete_object", "remove", self._key(note))
+            self._bucket.request("delete_object", "remove", self._bucket.key(note))
         return size
-
-    def _begin_upload(self, key: str) -> _Upload:
-        token = secrets.token_hex(8)
-        made = self._request("create_multipart_upload", "write", key, Metadata={"tidemill-upload": token})
-        return _Upload(key, made["UploadId"], token)
-
-    def _send(self, upload: _Upload, parts: Iterator[bytes]) -> int:
-        sent: list[dict[str, Any]] = []
-        size = 0
-        for number, part in enumerate(parts, 1):
-            answer = self._request("upload_part", "write", upload.key, UploadId=upload.id, PartNumber=number, Body=part)
-            sent.append({"PartNumber": number, "ETag": answer["ETag"]})
-            size += len(part)
-        with self._explained("write", upload.key):
-            try:
-                self._client.complete_multipart_upload(
-                    Bucket=self._bucket, Key=upload.key, UploadId=upload.id, MultipartUpload={"Parts": sent}
-                )
-            except Exception:
-                if self._head(upload.key).get("Metadata", {}).get("tidemill-upload") != upload.token:
-                    raise  # otherwise it was done, and the answer lost
-        return size
-
-    def _abort(self, upload: _Upload) -> None:
-        with self._explained("abort the upload of", upload.key):
-            try:
-                self._client.abort_multipart_upload(Bucket=self._bucket, Key=upload.key, UploadId=upload.id)
-            except Exception as error:
-                if s3.code_of(error) not in s3.UPLOAD_GONE:
-                    raise
-
-    def _key(self, path: str) -> str:
-        return "/".join(part for part in (*self._prefix.split("/"), *path.split("/")) if part not in ("", "."))
-
-    @contextmanager
-    def _explained(self, what: str, key: str) -> Iterator[None]:
-        try:
-            yield
-        except TidemillError:
-            raise
-        except Exception as error:  # botocore's have no common root with those of its credentials
-            raise s3.translate(what, f"s3://{self._bucket}/{key}".rstrip("/"), error) from error
 
 
 def _parts(chunks: Iterable[Any]) -> Iterator[bytes]:

@@ -63,7 +63,7 @@ def at_each_step(
     for step in range(1, 100):
         late = files_of(place)
         late.begin_generation(f"old-{step}")
-        late.__dict__["_client"] = stepped = Stepped(late._client, step, event)
+        late._bucket.__dict__["client"] = stepped = Stepped(late._bucket.client, step, event)
         has_failed = False
         try:
             act(late)
@@ -138,7 +138,7 @@ def test_a_driver_whose_mark_was_written_without_an_answer_is_not_superseded_by_
     """The bucket goes away while a generation begins, and is back for the next attempt."""
     driver = files_of(place)
     driver.begin_generation("1")
-    client = driver._client
+    client = driver._bucket.client
 
     class Losing:
         def __getattr__(self, name: str) -> Any:
@@ -148,11 +148,11 @@ def test_a_driver_whose_mark_was_written_without_an_answer_is_not_superseded_by_
             client.put_object(**given)
             raise EndpointConnectionError(endpoint_url="http://x")
 
-    driver.__dict__["_client"] = Losing()
+    driver._bucket.__dict__["client"] = Losing()
     with pytest.raises(SinkError, match="nobody answers"):
         driver.begin_generation("2")
     assert files_of(place).read(".tidemill/generation") == b"2"
-    driver.__dict__["_client"] = client
+    driver._bucket.__dict__["client"] = client
     driver.write("x", [b"-"])
     driver.begin_generation("3")
     assert files_of(place).read(".tidemill/generation") == b"3"
@@ -185,10 +185,10 @@ def test_uploads_of_a_process_that_died_are_aborted_when_the_next_generation_beg
     task = files_of(place)
 
     def die() -> None:
-        task.__dict__["_client"] = None  # it can do nothing more
+        task._bucket.__dict__["client"] = None  # it can do nothing more
         raise KeyboardInterrupt
 
-    task.__dict__["_client"] = Stepped(task._client, 5, die)
+    task._bucket.__dict__["client"] = Stepped(task._bucket.client, 5, die)
     with suppress(KeyboardInterrupt, SinkError):
         task.publish_file("1", "x", [bytes(PART_BYTES), b"-"])
     assert len(uploads(place)) == 1
@@ -296,14 +296,14 @@ def test_what_a_store_answers_is_final_or_passes(error: Exception, is_retryable:
 
 def test_a_store_that_ignores_conditions_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     files = files_of(place)
-    real = files._client
+    real = files._bucket.client
 
     class Careless:
         def __getattr__(self, name: str) -> Any:
             found = getattr(real, name)
             return lambda **given: found(**{k: v for k, v in given.items() if k != "IfNoneMatch"})
 
-    files.__dict__["_client"] = Careless()
+    files._bucket.__dict__["client"] = Careless()
     with pytest.raises(SinkError, match="Use a store that supports conditional writes"):
         files.check_access()
 
@@ -313,7 +313,7 @@ def test_a_role_is_assumed(place: str, s3: Bucket, monkeypatch: pytest.MonkeyPat
     files = files_of(f"{place}&role-arn=arn:aws:iam::123456789012:role/writer&external-id=outside")
     files.write("x", [b"-"])
     assert files.read("x") == b"-"
-    assert files._client._request_signer._credentials.access_key != "tidemill"
+    assert files._bucket.client._request_signer._credentials.access_key != "tidemill"
 
 
 def _begun(files: ObjectFiles) -> str:
