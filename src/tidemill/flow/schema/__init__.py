@@ -4,14 +4,15 @@ in      a snapshot of the upstream's metadata at a ts, then the changes of mysql
 out     tables by (physical id, commit-ts), followed intervals of physical ids, DDL events with their barriers
 
 meta ─► documents ─► snapshot ─┐
-        jobs ──► effects ──────┴─► store          follow, visible: when ids and forms come into use
+        jobs ──► effects ──────┴─► store ── versions     follow, switches, visible: when ids and forms come into use
 
 Runs in the capture; the tables it gives travel to executors.
 """
 
 from tidemill.flow.schema.follow import Followed
 from tidemill.flow.schema.snapshot import PastRead, past_reads
-from tidemill.flow.schema.store import Absent, SchemaChange, SchemaStore
+from tidemill.flow.schema.store import SchemaChange, SchemaStore
+from tidemill.flow.schema.versions import Absent
 from tidemill.tidb.meta import JOB_TABLE_ID, scan_ranges
 
 __all__ = [

@@ -21,16 +21,15 @@ several transitions before it is done, and from there on rows are read by that c
 Pure code: the caller scans, subscribes and persists. See ``from_snapshot`` for what it owes.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 
-from tidemill.errors import SchemaError
 from tidemill.flow.schema.effects import Catalogue, Effect, Recovered, effect_of
 from tidemill.flow.schema.follow import Followed, Follower
 from tidemill.flow.schema.jobs import JobChanges, JobGone, JobRow, read_changes
 from tidemill.flow.schema.snapshot import PastRead, Start, load_start
+from tidemill.flow.schema.switches import Running, Switches
+from tidemill.flow.schema.versions import Absent, Rows, Versions
 from tidemill.flow.schema.visible import is_visible
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
@@ -38,26 +37,8 @@ from tidemill.model.ts import Ts
 from tidemill.tidb.documents import (
     Job,
     JobState,
-    SchemaState,
-    partition_args,
-    swapped_columns,
-    taking_partitions,
-    truncate_partition_args,
 )
 from tidemill.tidb.meta import MetaSnapshot, read_snapshot
-
-# Jobs that copy rows to new physical ids and switch over to them while they run.
-COPYING = frozenset(
-    {ActionType.REORGANIZE_PARTITION, ActionType.ALTER_TABLE_PARTITIONING, ActionType.REMOVE_PARTITIONING}
-)
-
-
-class Absent(Enum):
-    """Why a physical id has no rows for the changefeed at some commit-ts."""
-
-    UNKNOWN = "unknown"  # never seen: no table of a user schema, or not yet one
-    DROPPED = "dropped"  # dropped, truncated or left behind by a new physical id: late rows are skipped
-    INELIGIBLE = "ineligible"  # its rows cannot be told apart (no usable key), or it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +60,15 @@ class SchemaChange:
     ended: tuple[Followed, ...] = ()
 
 
-@dataclass(slots=True)
-class _Running:
-    """What is remembered of a job between its transitions."""
-
-    visible_ts: Ts | None = None
-    new_ids: tuple[int, ...] = ()  # in use although the job is not done
-    has_swapped: bool = False  # columns, although the job is not done
-    is_from_start: bool = False  # it ran already when the store was started
-
-
 class SchemaStore:
     def __init__(self, ts: Ts, *, is_for_every_table: bool = False) -> None:
-        self._is_for_every_table = is_for_every_table
         self._start_ts = ts  # jobs done up to here are in the snapshot
-        self._floor_ts = ts  # lookups must be above
-        self._base_ts = ts
-        self._catalogue = Catalogue()
-        self._versions: dict[int, list[tuple[Ts, TableInfo | None]]] = {}  # by physical id; None: gone from there on
-        self._changed: set[int] = set()  # physical ids with any version but the first snapshot's; the others are many
+        self._rows = Rows(is_for_every_table)
+        self._versions = Versions(ts, self._rows)
         self._follower = Follower()
-        self._running: dict[int, _Running] = {}
+        self._take_catalogue(Catalogue())
+        self._running: dict[int, Running] = {}
         self._seen: dict[int, Ts] = {}  # newest transition per job id, so that a second delivery is dropped
-        self._before_swap: dict[tuple[int, Ts], Ts] = {}  # (table id, version) with swapped columns → the one before
         self._column_id = 0
         self.revision = 0  # grows with whatever ``apply`` learns
         self.changed_ts = ts  # of the newest of it: from there on nothing that is known changes with the ts
@@ -148,19 +115,7 @@ class SchemaStore:
 
     def lookup(self, physical_id: int, commit_ts: int) -> TableInfo | Absent:
         """The table that explains a row of ``physical_id`` committed at ``commit_ts``."""
-        if commit_ts <= self._floor_ts:
-            raise SchemaError(
-                f"cannot look up table {physical_id} at {commit_ts}: versions at and below {self._floor_ts} are gone. "
-                "Rows up to there are durable and need no schema any more."
-            )
-        versions = self._versions.get(physical_id, ())
-        at = bisect_left(versions, commit_ts, key=lambda version: version[0])
-        if at == 0:
-            return Absent.UNKNOWN
-        table = versions[at - 1][1]
-        if table is None:
-            return Absent.DROPPED
-        return table if self._has_rows(table) else Absent.INELIGIBLE
+        return self._versions.lookup(physical_id, commit_ts)
 
     def table(self, physical_id: int, commit_ts: int) -> TableInfo | None:
         """Like ``lookup``, with None for every reason to have no table."""
@@ -170,8 +125,7 @@ class SchemaStore:
     def forms(self, physical_id: int, from_ts: int, to_ts: int) -> list[tuple[Ts, TableInfo | Absent]]:
         """What explains the rows of ``physical_id`` with commit-ts in ``(from_ts, to_ts]``: pairs of the ts above which
         something is in force, and what; the first one is in force from ``from_ts`` on."""
-        since = [Ts(from_ts), *(ts for ts, _ in self._versions.get(physical_id, ()) if from_ts < ts < to_ts)]
-        return [(ts, self.lookup(physical_id, ts + 1)) for ts in since]
+        return self._versions.forms(physical_id, from_ts, to_ts)
 
     def tables(self) -> list[TableInfo]:
         """All tables as they are in the newest version that is known, views and sequences included."""
@@ -183,7 +137,7 @@ class SchemaStore:
 
     def physical_ids(self) -> list[int]:
         """Of every table that is known, followed or not, ascending."""
-        return sorted(self._versions)
+        return self._versions.physical_ids()
 
     def followed(self) -> list[Followed]:
         """All intervals that are not below the last ``gc``, by physical id and ts."""
@@ -197,17 +151,7 @@ class SchemaStore:
     def versions(self, ts: int) -> dict[int, Ts]:
         """The version in force at ``ts`` of each table changed since the first snapshot, by logical id: to be kept
         with a checkpoint at ``ts`` and given to ``from_snapshot`` after a restart from it."""
-        found: dict[int, Ts] = {}
-        for physical_id in self._changed:
-            versions = self._versions[physical_id]
-            at = bisect_left(versions, ts + 1, key=lambda version: version[0])
-            table = versions[at - 1][1] if at else None
-            if table is None:
-                continue
-            version_ts = self._before_swap.get((table.id, table.version_ts), table.version_ts)
-            if version_ts != self._base_ts:
-                found[table.id] = version_ts
-        return found
+        return self._versions.in_force(ts)
 
     # Changes
 
@@ -236,49 +180,46 @@ class SchemaStore:
         return out
 
     def _is_known(self, job_id: int, commit_ts: Ts) -> bool:
-        if commit_ts <= self._floor_ts:
+        if commit_ts <= self._versions.floor_ts:
             # All of it is in the snapshot, or was applied before it was forgotten; but see _reopen.
-            return commit_ts < self._start_ts or self._start_ts < self._floor_ts
+            return commit_ts < self._start_ts or self._start_ts < self._versions.floor_ts
         return commit_ts <= self._seen.get(job_id, 0)
 
     def gc(self, ts: Ts) -> None:
         """Forget what only rows with commit-ts ≤ ``ts`` need. ``ts`` is a checkpoint: it never moves back."""
-        self._floor_ts = max(self._floor_ts, ts)
-        for physical_id in list(self._changed):
-            versions = self._versions[physical_id]
-            at = bisect_left(versions, ts + 1, key=lambda version: version[0])
-            kept = versions[max(at - 1, 0) :]
-            if len(kept) == 1 and kept[0][1] is None and kept[0][0] <= ts:
-                del self._versions[physical_id]
-                self._changed.remove(physical_id)
-            else:
-                self._versions[physical_id] = kept
+        self._versions.gc(ts)
         self._follower.gc(ts)
-        kept_versions = {(t.id, t.version_ts) for i in self._changed for _, t in self._versions[i] if t}
-        self._before_swap = {v: before for v, before in self._before_swap.items() if v in kept_versions}
         self._seen = {job_id: seen for job_id, seen in self._seen.items() if seen > ts}
+
+    def _take_catalogue(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._switches = Switches(catalogue.tables, self._versions, self._follower, self._rows)
 
     def _load(self, start: Start) -> None:
         self._column_id = start.job_meta_column_id
-        self._base_ts = start.base_ts
-        self._catalogue = start.catalogue
+        self._versions.base_ts = start.base_ts
+        self._take_catalogue(start.catalogue)
         ts = self._start_ts
         for table in start.catalogue.tables.values():
             for physical_id in table.physical_ids:
-                self._add_version(physical_id, ts, table)
-            self._follower.change((), self._row_ids(table), ts)
+                self._versions.add(physical_id, ts, table)
+            self._follower.change((), self._rows.ids(table), ts)
         for job in start.jobs:
-            running = self._running.setdefault(job.id, _Running(is_from_start=True))
+            running = self._running.setdefault(job.id, Running(is_from_start=True))
             if is_visible(job):
                 running.visible_ts = ts
-            self._switch(job, running, ts)
+            self._switches.switch(job, running, ts)
         self._follower.take_changes()
+
+    def _reopen(self, row: JobRow) -> SchemaChange | None:
+        self._switches.reopen(row)
+        return self._switched(row.commit_ts, self._touched_by(row.job, Running()))
 
     def _step(self, row: JobRow) -> SchemaChange | None:
         job, ts = row.job, row.commit_ts
         if job.schema_id in self._catalogue.system_ids:
             return None
-        running = self._running.setdefault(job.id, _Running())
+        running = self._running.setdefault(job.id, Running())
         if running.visible_ts is None and is_visible(job):
             running.visible_ts = ts
         if job.state == JobState.DONE:
@@ -287,33 +228,33 @@ class SchemaStore:
         before = self._touched_by(job, running)
         had_swapped = running.has_swapped
         if job.is_undone:
-            self._switch_back(job, running, ts)
+            self._switches.switch_back(job, running, ts)
         elif job.is_running:
-            self._switch(job, running, ts)
+            self._switches.switch(job, running, ts)
         touched = before | self._touched_by(job, running)
         if running.has_swapped and not had_swapped:
             return SchemaChange(ts, (), ts, touched, *self._follower.take_changes())
         return self._switched(ts, touched)
 
-    def _touched_by(self, job: Job, running: _Running) -> frozenset[int]:
+    def _touched_by(self, job: Job, running: Running) -> frozenset[int]:
         table = self._catalogue.tables.get(job.table_id)
         return frozenset((*running.new_ids, *(table.physical_ids if table is not None else ())))
 
-    def _finish(self, row: JobRow, running: _Running) -> SchemaChange | None:
+    def _finish(self, row: JobRow, running: Running) -> SchemaChange | None:
         effect = effect_of(row, self._catalogue)
         if effect is None:
             return self._switched(row.commit_ts, self._touched_by(row.job, running))
         before = self._catalogue.tables.get(row.job.table_id)
         touched = self._commit(effect, row, running)
         if before is not None and row.job.type == ActionType.DROP_TABLE_PARTITION:
-            self._replay_takers(row, effect.put[0], None if running.is_from_start else before)
+            self._switches.replay_takers(row, effect.put[0], None if running.is_from_start else before)
         started, ended = self._follower.take_changes()
-        if not (effect.events or started or ended or any(map(self._has_rows, effect.put))):
+        if not (effect.events or started or ended or any(map(self._rows.has_rows, effect.put))):
             return None  # a sequence, say
         visible_ts = row.commit_ts if running.visible_ts is None else running.visible_ts
         return SchemaChange(row.commit_ts, effect.events, visible_ts, touched, started, ended)
 
-    def _commit(self, effect: Effect, row: JobRow, running: _Running) -> frozenset[int]:
+    def _commit(self, effect: Effect, row: JobRow, running: Running) -> frozenset[int]:
         """Returns the physical ids that it touches."""
         ts, tables = row.commit_ts, self._catalogue.tables
         if effect.put_database is not None:
@@ -327,64 +268,15 @@ class SchemaStore:
         after = {i: t for t in effect.put for i in t.physical_ids}
         tables.update((t.id, t) for t in effect.put)
         for physical_id in sorted(before - set(after)):
-            self._add_version(physical_id, ts, None)
+            self._versions.add(physical_id, ts, None)
         for physical_id, table in after.items():
-            self._add_version(physical_id, ts, table)
+            self._versions.add(physical_id, ts, table)
         if row.job.type == ActionType.TRUNCATE_TABLE_PARTITION:
-            self._open_truncated(row.job, set(after) - before | set(running.new_ids), effect.put, ts)
-        self._follower.change(before, {i for t in effect.put for i in self._row_ids(t)}, ts)
+            self._switches.open_truncated(row.job, set(after) - before | set(running.new_ids), effect.put, ts)
+        self._follower.change(before, {i for t in effect.put for i in self._rows.ids(t)}, ts)
         return frozenset(before | set(after))
 
     # Physical ids that switch while the job runs
-
-    def _switch(self, job: Job, running: _Running, ts: Ts) -> None:
-        table = self._catalogue.tables.get(job.table_id)
-        if running.new_ids or table is None:
-            return
-        self._swap_columns(job, running, table, ts)
-        if job.type in COPYING and job.schema_state in (SchemaState.DELETE_REORG, SchemaState.PUBLIC):
-            names, running.new_ids = partition_args(job)
-            old_ids: Iterable[int] = table.physical_ids
-            if job.type == ActionType.REORGANIZE_PARTITION:
-                old_ids = [p.id for p in table.partitions if p.name.lower() in names]
-            for physical_id in running.new_ids:
-                self._add_version(physical_id, ts, table)
-            if self._has_rows(table):
-                self._follower.change(old_ids, running.new_ids, ts)
-        elif job.type == ActionType.TRUNCATE_TABLE_PARTITION and job.schema_state in (
-            SchemaState.DELETE_ONLY,
-            SchemaState.DELETE_REORG,
-        ):
-            _, running.new_ids = truncate_partition_args(job)
-            for physical_id in running.new_ids:
-                self._add_version(physical_id, job.real_start_ts, table)
-                if self._has_rows(table):
-                    self._follower.start(physical_id, job.real_start_ts, None)
-
-    def _swap_columns(self, job: Job, running: _Running, table: TableInfo, ts: Ts) -> None:
-        """A lossy MODIFY COLUMN: from here on sessions write the new column, and what they leave in the old one, if
-        anything, is a cast back. Rows are read by the new one, under the old name until the DDL is delivered."""
-        swapped = dict(swapped_columns(job)) if not running.has_swapped else {}
-        if not swapped:
-            return
-        running.has_swapped = True
-        columns = tuple(
-            replace(swapped[c.name.lower()], name=c.name, offset=c.offset) if c.name.lower() in swapped else c
-            for c in table.columns
-        )
-        # A version of its own, which a store that is started later names alike.
-        self._before_swap[table.id, job.real_start_ts] = table.version_ts
-        for physical_id in table.physical_ids:
-            self._add_version(physical_id, ts, replace(table, columns=columns, version_ts=job.real_start_ts))
-
-    def _switch_back(self, job: Job, running: _Running, ts: Ts) -> None:
-        """The job is rolled back after all: from here on the old ids hold the table's rows again."""
-        table = self._catalogue.tables.get(job.table_id)
-        for physical_id in running.new_ids:
-            self._add_version(physical_id, ts, None)
-        if table is not None:
-            self._follower.change(running.new_ids, self._row_ids(table), ts)
-        running.new_ids = ()
 
     def _switched(self, ts: Ts, touched: frozenset[int]) -> SchemaChange | None:
         started, ended = self._follower.take_changes()
@@ -392,54 +284,3 @@ class SchemaStore:
             return None
         moved = {followed.physical_id for followed in (*started, *ended)}
         return SchemaChange(ts, (), ts, touched | moved, started, ended)
-
-    def _open_truncated(self, job: Job, new_ids: Iterable[int], tables: Iterable[TableInfo], ts: Ts) -> None:
-        """New ids of a truncated partition hold nothing but rows written after the truncation, so all
-        of them count; those before ``ts`` are delivered once the DDL is."""
-        rows_of = {i for t in tables for i in self._row_ids(t)}
-        for physical_id in sorted(new_ids):
-            if physical_id in rows_of:
-                self._follower.start(physical_id, job.real_start_ts or ts, ts)
-            else:
-                self._follower.end(physical_id, ts)
-
-    def _replay_takers(self, row: JobRow, after: TableInfo, before: TableInfo | None) -> None:
-        """A DROP PARTITION is done. ``before``: None if the order of partitions then is not known."""
-        takers = taking_partitions(row.job, [p.id for p in before.partitions] if before is not None else [])
-        ids = sorted(takers & set(self._row_ids(after)))
-        self._follower.replay(ids, row.job.real_start_ts or row.commit_ts, row.commit_ts)
-
-    def _reopen(self, row: JobRow) -> SchemaChange | None:
-        """The store starts exactly where a job was done. After a TRUNCATE PARTITION its new ids' rows are still to be
-        delivered; after a DROP PARTITION those of its neighbours, again."""
-        job = row.job
-        table = self._catalogue.tables.get(job.table_id)
-        if job.state != JobState.DONE or table is None:
-            return None
-        if job.type == ActionType.DROP_TABLE_PARTITION:
-            self._replay_takers(row, table, None)
-        elif job.type == ActionType.TRUNCATE_TABLE_PARTITION:
-            # The job's new ids were handed out together with its own: they are the next ones below it, or, in older
-            # TiDBs, whose arguments are lists, the highest below it.
-            old_ids, _ = truncate_partition_args(job)
-            new_ids = sorted(i for i in self._row_ids(table) if i < job.id)[-len(old_ids) :]
-            if not isinstance(job.args, list):
-                new_ids = [i for i in new_ids if i >= job.id - len(old_ids)]
-            self._follower.reopen(new_ids, job.real_start_ts or row.commit_ts)
-        return self._switched(row.commit_ts, frozenset(table.physical_ids))
-
-    def _add_version(self, physical_id: int, ts: Ts, table: TableInfo | None) -> None:
-        versions = self._versions.setdefault(physical_id, [])
-        if versions and versions[-1][0] >= ts:
-            versions.pop()  # two at one ts: the later one counts
-        versions.append((ts, table))
-        if len(versions) > 1 or table is None or table.version_ts != self._base_ts:
-            self._changed.add(physical_id)
-
-    def _has_rows(self, table: TableInfo) -> bool:
-        if table.is_view or table.is_sequence:
-            return False
-        return self._is_for_every_table or table.is_eligible
-
-    def _row_ids(self, table: TableInfo) -> tuple[int, ...]:
-        return table.physical_ids if self._has_rows(table) else ()
