@@ -130,6 +130,23 @@ async def begin(feed: Feed) -> Batch:
             return batch
 
 
+def test_who_waits_for_an_offer_can_be_stopped_at_the_very_moment_that_something_changes(
+    play: Callable[..., None],
+) -> None:
+    """Otherwise a changefeed that is closed then would wait for its driver for ever."""
+
+    async def story(feed: Feed, sink: GatedSink) -> None:
+        await begin(feed)  # so that there is nothing to offer
+        waiting = asyncio.create_task(feed.processor.offer(PATIENCE_SECONDS))
+        await asyncio.sleep(0)
+        feed.processor._changed.set()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    play(story)
+
+
 def test_a_commit_that_comes_while_its_batch_is_taken_back_is_refused(play: Callable[..., None]) -> None:
     async def story(feed: Feed, sink: GatedSink) -> None:
         processor = feed.processor

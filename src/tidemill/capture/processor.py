@@ -267,7 +267,8 @@ class Processor:
             if now >= deadline:
                 return None
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), max(0.0, min(deadline, due) - now))
+                async with asyncio.timeout(max(0.0, min(deadline, due) - now)):  # wait_for may swallow a cancellation
+                    await self._changed.wait()
 
     def _next(self, limit_ts: Ts) -> Extent:
         """What the next batch takes: about as much as it may, and as much again of tables that are catching up."""
