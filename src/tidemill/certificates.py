@@ -1,9 +1,42 @@
-"""The files that prove who is who over TLS, read and checked: for clients of a cluster and for the one in the box."""
+"""What proves who is who over TLS: files, read and checked, for clients of a cluster and for the one in the box; and a
+certificate of a process's own, for those whom it hands it to."""
 
 import ssl
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from tidemill.errors import UsageError
 from tidemill.model.security import Security
+
+
+@dataclass(frozen=True, slots=True)
+class SelfSigned:
+    """PEM texts. Whoever is given the certificate knows by it the process that has the key, and nobody else."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+def self_signed(name: str) -> SelfSigned:
+    """A new one, for a server that its clients know as ``name``. It is trusted by itself, so it need never expire."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    certificate = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return SelfSigned(certificate.public_bytes(pem), secret)
 
 
 def load_files(context: ssl.SSLContext, security: Security) -> None:

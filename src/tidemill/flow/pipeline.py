@@ -24,7 +24,7 @@ from tidemill.flow.dispatcher import split_key_updates
 from tidemill.flow.filter import ColumnSelector, RowFilter
 from tidemill.flow.filter.rows import without
 from tidemill.flow.mounter import fitting, mount
-from tidemill.flow.sorter import BATCH_ROWS, LargeTransaction, SpanSlices, read_portions
+from tidemill.flow.sorter import BATCH_ROWS, LargeTransaction, SpanSlices, Supply, read_portions
 from tidemill.model.change import RAW_CHANGE_SCHEMA
 from tidemill.model.changefeed import ChangefeedConfig, OnUndecodable
 from tidemill.model.receipt import Receipt, Undecodable
@@ -102,6 +102,7 @@ class Pipeline:
     splits_updates: bool = False  # an update that changes a key goes out as a delete and an insert
     splits_large: bool = False  # at least those of transactions that are too large to be held
     batch_rows: int = BATCH_ROWS  # that go through the stages at once; a transaction of several times that is cut
+    supply: Supply | None = None  # for executors that do not see the segments' files
 
     def process(self, unit: Unit) -> Receipt:
         """Make one unit durable downstream and say what was written. Running it again writes the same, but for
@@ -122,7 +123,7 @@ class Pipeline:
                     seen.note(rows)
                     yield finish(rows)
             return
-        for portion in read_portions(unit.slices, self.batch_rows):
+        for portion in read_portions(unit.slices, self.batch_rows, supply=self.supply):
             if isinstance(portion, LargeTransaction):
                 seen.first_ts = seen.first_ts or portion.commit_ts
                 yield LargeRows(partial(self._large_rows, unit, portion, finish_large, seen))

@@ -3,7 +3,8 @@
 ``pyarrow`` writes a record batch that lies in memory as a whole. A segment's columns are gathered while
 they are written, so only what is around them is needed: it depends on nothing but the schema, the
 number of rows and the sizes of the buffers. ``pyarrow`` makes it once, for an empty batch, and the
-numbers are put in place; Arrow's format fixes where they are.
+numbers are put in place; Arrow's format fixes where they are. The schema's own metadata names the file: one of the same
+path on another host is another one.
 """
 
 import struct
@@ -16,10 +17,13 @@ import pyarrow as pa
 from tidemill.model.change import RAW_CHANGE_SCHEMA
 
 ALIGNMENT = 64
+IDENTITY_BYTES = 32
 
 _MAGIC = b"ARROW1\0\0"
 _CONTINUES = b"\xff\xff\xff\xff"
 _END_OF_STREAM = _CONTINUES + b"\0\0\0\0"
+_IDENTITY = b"tidemill.segment"
+_NOBODY = b"?" * IDENTITY_BYTES  # where the identity goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +32,18 @@ class Frame:
     places: tuple[int, ...]  # where in the file each buffer begins; gaps between them are zeros
     body_bytes: int
     tail: bytes
+    identity_at: int = 0  # in the file
 
 
-def frame(rows: int, sizes: Sequence[int]) -> Frame:
+def frame(rows: int, sizes: Sequence[int], identity: bytes = _NOBODY) -> Frame:
     """The frame for a batch of ``RAW_CHANGE_SCHEMA`` without nulls.
 
     ``sizes`` are those of its buffers in Arrow's order: for each column offsets, if it has them, and data.
+    ``identity``: of ``IDENTITY_BYTES``, no other file has it.
     """
     schema, message, footer = _template()
+    identity_at = len(_MAGIC) + schema.index(_NOBODY)
+    schema, footer = schema.replace(_NOBODY, identity), footer.replace(_NOBODY, identity)
     places: list[int] = []
     body = 0
     for size in sizes:
@@ -50,7 +58,7 @@ def frame(rows: int, sizes: Sequence[int]) -> Frame:
     at = _vector(footer, _field(footer, _root(footer), 3))
     footer = footer[:at] + block + footer[at + len(block) :]
     tail = _END_OF_STREAM + footer + struct.pack("<i", len(footer)) + _MAGIC[:6]
-    return Frame(head, tuple(len(head) + place for place in places), body, tail)
+    return Frame(head, tuple(len(head) + place for place in places), body, tail, identity_at)
 
 
 def _fill_message(message: bytes, rows: int, sizes: Sequence[int], places: Sequence[int], body: int) -> bytes:
@@ -76,9 +84,10 @@ def _fill_message(message: bytes, rows: int, sizes: Sequence[int], places: Seque
 def _template() -> tuple[bytes, bytes, bytes]:
     """A whole schema message, and the bare metadata of a record batch and of the footer."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, RAW_CHANGE_SCHEMA) as writer:
+    named = RAW_CHANGE_SCHEMA.with_metadata({_IDENTITY: _NOBODY})
+    with pa.ipc.new_file(sink, named) as writer:
         # Of one row, since flatbuffers leave out numbers that are zero.
-        writer.write_batch(pa.record_batch([[1], [1], [1], [b"k"], [b"v"], [b"o"]], schema=RAW_CHANGE_SCHEMA))
+        writer.write_batch(pa.record_batch([[1], [1], [1], [b"k"], [b"v"], [b"o"]], schema=named))
     file = sink.getvalue().to_pybytes()
     schema_end = len(_MAGIC) + 8 + struct.unpack_from("<i", file, len(_MAGIC) + 4)[0]
     message_bytes = struct.unpack_from("<i", file, schema_end + 4)[0]

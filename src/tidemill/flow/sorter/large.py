@@ -44,7 +44,7 @@ class LargeTransaction:
         """Whether there are deletes, updates and inserts."""
         found = [False, False, False]
         for each in self.slices:
-            file = MappedSegment(each.layout, each.sums)
+            file = each.open()
             for low in range(each.row_low, each.row_high, _CENSUS_ROWS):
                 has, had = file.has_values(low, min(low + _CENSUS_ROWS, each.row_high))
                 for i, some in enumerate((~has, has & had, has & ~had)):
@@ -53,7 +53,7 @@ class LargeTransaction:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Every change once, in the order ``(start_ts, key)``, about as many at a time as one batch holds."""
-        files = [MappedSegment(each.layout, each.sums) for each in self.slices]
+        files = [each.open() for each in self.slices]
         for window in self._windows(files):
             parts = [file.rows(low, high) for file, (low, high) in zip(files, window, strict=True) if low < high]
             if self.keep is not None:

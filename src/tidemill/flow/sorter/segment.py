@@ -9,11 +9,16 @@ In memory stays, per segment, a sample of every thousandth row, and of more wher
 and the size of everything before it) and the checksums. That answers how many rows and bytes lie below a ts, and
 where, but for the last thousand rows, which are looked up in the file.
 
+Each file has an identity within it. An executor that finds a file under the path takes it for the segment only if it
+has that; one on another host may be another changefeed's. Where there is none, rows are fetched (``fetching``) into a
+file of the same form, which has no name, and all that reads them is the same.
+
 Files are not synced: what a crash takes is pulled again from the checkpoint. They are written under
 another name and renamed, so a file that has its name is whole.
 """
 
 import os
+import secrets
 import sys
 import zlib
 from collections.abc import Sequence
@@ -21,7 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +34,7 @@ import pyarrow as pa
 
 from tidemill.columnar.gather import Scattered
 from tidemill.errors import DataDirError, SegmentCorruptError
-from tidemill.flow.sorter.arrowfile import ALIGNMENT, frame
+from tidemill.flow.sorter.arrowfile import ALIGNMENT, IDENTITY_BYTES, frame
 from tidemill.flow.sorter.order import BINARY_COLUMNS, Rows, Stamps, merge
 from tidemill.model.change import RAW_CHANGE_SCHEMA, cut_by_bytes
 from tidemill.private import open_private
@@ -50,6 +55,32 @@ class Layout:
     fixed: tuple[int, ...]  # of _FIXED
     offsets: tuple[int, ...]  # of BINARY_COLUMNS
     data: tuple[int, ...]
+    identity: bytes = b""  # which no other segment has, on any host
+    identity_at: int = 0
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    def is_here(self) -> bool:
+        """Whether the path leads to this very segment from this process."""
+        try:
+            handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            found = os.pread(handle, len(self.identity), self.identity_at)
+            return os.fstat(handle).st_size == self.file_bytes and found == self.identity
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+
+
+class Body(Protocol):
+    """The bytes of a segment that has no path of its own here: fetched, and compared with their checksums then."""
+
+    def map(self) -> pa.Buffer: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +107,13 @@ class SegmentSlice:
     sample_rows: bytes  # int64: how many rows there are from each of those to the next
     sample_bytes: bytes  # int64: and about how many bytes
     sums: tuple[BlockSums, ...]  # of every block that the rows touch
+    body: Body | None = None  # where they were fetched; never travels
 
     def __len__(self) -> int:
         return self.row_high - self.row_low
+
+    def open(self) -> "MappedSegment":
+        return MappedSegment(self.layout, self.sums, self.body)
 
 
 @dataclass(frozen=True)
@@ -125,6 +160,9 @@ class Segment:
 
     @cached_property
     def _file(self) -> "MappedSegment":
+        return self.open()
+
+    def open(self) -> "MappedSegment":
         return MappedSegment(self.layout, (BlockSums(0, self.crc32.tobytes()),))
 
     def cut(self, section: int, low_ts: int, high_ts: int) -> SegmentSlice | None:
@@ -195,14 +233,15 @@ class MappedSegment:
     The file is closed at once; the map lives as long as a batch that was taken from it.
     """
 
-    def __init__(self, layout: Layout, sums: Sequence[BlockSums]) -> None:
+    def __init__(self, layout: Layout, sums: Sequence[BlockSums], body: Body | None = None) -> None:
         self._layout = layout
         self._sums = {run.first + i: int(crc) for run in sums for i, crc in enumerate(_unpack(run))}
-        self._buffer = _map_file(layout)
+        self._body = body
+        self.let_go()
 
     def let_go(self) -> None:
         """Map the file anew, so that what was read of it stays in memory only as long as batches need it."""
-        self._buffer = _map_file(self._layout)
+        self._buffer: pa.Buffer = _map_file(self._layout) if self._body is None else self._body.map()
 
     def commit_ts(self, low: int, high: int) -> Stamps:
         """Commit-ts of rows ``[low, high)``, without a copy."""
@@ -215,6 +254,12 @@ class MappedSegment:
         offsets = [np.frombuffer(self._checked(begin, end), dtype=np.int32) for begin, end in begins]
         total: Rows = np.sum(offsets, axis=0, dtype=np.int64)
         return total
+
+    def data_bytes(self, low: int, high: int) -> list[int]:
+        """Of rows ``[low, high)``: the bytes of keys, of values and of old values."""
+        ends = [(at + row * 4, at + row * 4 + 4) for at in self._layout.offsets for row in (low, high)]
+        found = [int.from_bytes(self._checked(*end).to_pybytes(), sys.byteorder) for end in ends]
+        return [last - first for first, last in zip(found[::2], found[1::2], strict=True)]
 
     def identity(self, row: int) -> tuple[int, bytes]:
         """The start-ts and key of a row: its place within its commit-ts."""
@@ -255,6 +300,8 @@ class MappedSegment:
         """Compare the checksums of the blocks under ``[begin, end)`` that were not compared before."""
         if begin == end:
             return  # a column without bytes lies in no block
+        if self._body is not None and 0 <= begin < end <= self._buffer.size:
+            return  # compared when it came
         for block in range(begin // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
             expected = self._sums.get(block)
             at = block * BLOCK_BYTES
@@ -308,6 +355,35 @@ def write_segment(
     )
 
 
+def whole_slice(layout: Layout, rows: int, body: Body) -> SegmentSlice:
+    """All rows, of which there are some, of what was fetched."""
+    file = MappedSegment(layout, (), body)
+    commit, before = file.commit_ts(0, rows), file.bytes_before(0, rows)
+    row = np.append(_samples(np.diff(before) + _ROW_BYTES, 0, rows, SAMPLE_BYTES), rows)
+    return SegmentSlice(
+        layout=layout,
+        row_low=0,
+        row_high=rows,
+        first_ts=int(commit[0]),
+        last_ts=int(commit[-1]),
+        sample_ts=commit[row[:-1]].tobytes(),
+        sample_rows=np.diff(row).tobytes(),
+        sample_bytes=np.diff(before[row] + row * _ROW_BYTES).tobytes(),
+        sums=(),
+        body=body,
+    )
+
+
+def empty_layout(name: str, rows: int, data_bytes: Sequence[int]) -> Layout:
+    """Places for as many rows and bytes of keys and values, and no frame: nobody opens it but by its places."""
+    places, at = [], 0
+    for size in (*(rows * width for width in _FIXED.values()), *(4 * (rows + 1) for _ in data_bytes), *data_bytes):
+        places.append(at)
+        at += -(-size // ALIGNMENT) * ALIGNMENT
+    fixed, binary = len(_FIXED), len(data_bytes)
+    return Layout(name, at, tuple(places[:fixed]), tuple(places[fixed : fixed + binary]), tuple(places[-binary:]))
+
+
 def _samples(sizes: Rows, low: int, high: int, sample_bytes: int) -> Rows:
     """Which of rows ``[low, high)`` are samples, the first one always."""
     by_rows = np.arange(low, high, SAMPLE_ROWS)
@@ -325,7 +401,8 @@ def _write(
     sizes = [column.nbytes for column in fixed]
     for places in offsets:
         sizes += [4 * (rows + 1), int(places[-1])]
-    around = frame(rows, sizes)
+    identity = secrets.token_hex(IDENTITY_BYTES // 2).encode()
+    around = frame(rows, sizes, identity)
     to = _BlockWriter(file)
     to.write(np.frombuffer(around.head, dtype=np.uint8))
     for column in fixed:
@@ -338,8 +415,8 @@ def _write(
         to.align()
     to.write(np.frombuffer(around.tail, dtype=np.uint8))
     crc32 = to.finish()
-    layout = Layout(path, to.written, around.places[: len(fixed)], around.places[3::2], around.places[4::2])
-    return layout, crc32
+    fixed_at, offsets_at, data_at = around.places[: len(fixed)], around.places[3::2], around.places[4::2]
+    return Layout(path, to.written, fixed_at, offsets_at, data_at, identity, around.identity_at), crc32
 
 
 class _BlockWriter:

@@ -9,12 +9,15 @@ of the time, are merged in windows of commit-ts, so that memory is bounded by a 
 row is read once. A transaction that would not fit into one is taken out and read by itself, in windows of keys.
 
 ``keys`` confines reading to a range of keys: how a table too hot for one task is shared by several.
+
+An executor on another host has no such file: a ``Supply`` brings it the rows, of the wanted keys alone, in a file of
+the same form. From there on nothing tells the two apart.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +25,7 @@ import pyarrow.compute as pc
 
 from tidemill.flow.sorter.large import Keep, LargeTransaction
 from tidemill.flow.sorter.order import Rows, Stamps, merge
-from tidemill.flow.sorter.segment import MappedSegment, SegmentSlice
+from tidemill.flow.sorter.segment import SegmentSlice
 
 _WINDOW_BATCHES = 4  # a merge takes about so many batches' rows at once
 BATCH_ROWS, BATCH_BYTES = 1 << 16, 32 << 20
@@ -65,11 +68,23 @@ class SpanSlices:
         )
 
 
+class Supply(Protocol):
+    """How an executor gets at the rows of segments. Small and picklable."""
+
+    def bring(self, each: SegmentSlice, keys: KeyRange | None) -> SegmentSlice | None:
+        """The same rows where they can be mapped: the slice itself, with keys that are not wanted, where its file is
+        at hand; else a copy, of the wanted keys alone. None: there are no such rows."""
+
+
 Portion: TypeAlias = pa.RecordBatch | LargeTransaction
 
 
 def read_slices(
-    slices: SpanSlices, batch_rows: int = BATCH_ROWS, batch_bytes: int = BATCH_BYTES, most_bytes: int = _MOST_BYTES
+    slices: SpanSlices,
+    batch_rows: int = BATCH_ROWS,
+    batch_bytes: int = BATCH_BYTES,
+    most_bytes: int = _MOST_BYTES,
+    supply: Supply | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Every change of ``slices`` once, in the order ``(commit_ts, start_ts, key)``. Runs on executors.
 
@@ -77,7 +92,7 @@ def read_slices(
     ``read_portions``. Raises ``SegmentCorruptError`` on a file that is not as it was written, before any row that it
     damages is yielded.
     """
-    for portion in read_portions(slices, batch_rows, batch_bytes, most_bytes):
+    for portion in read_portions(slices, batch_rows, batch_bytes, most_bytes, supply):
         if isinstance(portion, LargeTransaction):
             yield from portion.read()
         else:
@@ -85,14 +100,22 @@ def read_slices(
 
 
 def read_portions(
-    slices: SpanSlices, batch_rows: int = BATCH_ROWS, batch_bytes: int = BATCH_BYTES, most_bytes: int = _MOST_BYTES
+    slices: SpanSlices,
+    batch_rows: int = BATCH_ROWS,
+    batch_bytes: int = BATCH_BYTES,
+    most_bytes: int = _MOST_BYTES,
+    supply: Supply | None = None,
 ) -> Iterator[Portion]:
     """As ``read_slices``, with large transactions as such, unread: all batches between them hold whole transactions.
 
     A transaction is large if it has more than some batches' rows or bytes, as far as samples tell. Of one that is not
     found out what exceeds ``most_bytes`` is cut between two keys: a batch never has more, but for one row.
+
+    Without ``supply`` the segments' files are here.
     """
     rest = slices.slices
+    if supply is not None:
+        rest = tuple(found for each in rest if (found := supply.bring(each, slices.keys)) is not None)
     keep = slices.keys.of if slices.keys is not None else None
     for ts in _large(rest, batch_rows * _WINDOW_BATCHES, batch_bytes * _WINDOW_BATCHES):
         before, within, rest = _around(rest, ts)
@@ -105,7 +128,7 @@ def pick_keys(slices: SpanSlices, count: int) -> list[bytes]:
     """About ``count`` of the keys, ascending, each standing for about as many changes."""
     found = []
     for each in slices.slices:
-        file = MappedSegment(each.layout, each.sums)
+        file = each.open()
         step = max(1, slices.rows // count)
         found += [file.identity(row)[1] for row in range(each.row_low + min(step, len(each)) // 2, each.row_high, step)]
     return sorted(found)
@@ -159,7 +182,7 @@ def _around(
         elif each.first_ts > ts:
             parts[2].append(each)
         else:
-            commit = MappedSegment(each.layout, each.sums).commit_ts(each.row_low, each.row_high)
+            commit = each.open().commit_ts(each.row_low, each.row_high)
             low, high = (int(np.searchsorted(commit, np.uint64(ts), side=side)) for side in ("left", "right"))
             for into, begin, end in zip(parts, (0, low, high), (low, high, len(each)), strict=True):
                 if begin < end:
@@ -200,7 +223,7 @@ def _clusters(slices: Sequence[SegmentSlice], batch_rows: int) -> Iterator[list[
 
 def _read_alone(alone: SegmentSlice, batch_rows: int, batch_bytes: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """One slice, uncopied; rows are checked as they are reached."""
-    file = MappedSegment(alone.layout, alone.sums)
+    file = alone.open()
     cuts = _cuts(
         file.commit_ts(alone.row_low, alone.row_high),
         file.bytes_before(alone.row_low, alone.row_high),
@@ -216,7 +239,7 @@ def _read_merged(
     cluster: Sequence[SegmentSlice], batch_rows: int, batch_bytes: int, most_bytes: int, keep: Keep | None
 ) -> Iterator[pa.RecordBatch]:
     """Slices that overlap, merged window by window."""
-    files = [MappedSegment(each.layout, each.sums) for each in cluster]
+    files = [each.open() for each in cluster]
     commits = [f.commit_ts(s.row_low, s.row_high) for f, s in zip(files, cluster, strict=True)]
     at = [0] * len(cluster)
     for end_ts in _window_ends(cluster, batch_rows * _WINDOW_BATCHES, batch_bytes * _WINDOW_BATCHES):

@@ -32,6 +32,7 @@ from tidemill.errors import DataDirError, InvariantError
 from tidemill.flow.sorter.estimate import Estimate
 from tidemill.flow.sorter.order import ts_column
 from tidemill.flow.sorter.segment import Segment, SegmentSlice, write_segment
+from tidemill.flow.sorter.shelf import Shelf
 from tidemill.flow.sorter.slices import SpanSlices
 from tidemill.flow.sorter.spans import FollowedSpans
 from tidemill.log import get_logger
@@ -99,8 +100,11 @@ class Sorter:
         segment_bytes: int = 64 * MIB,
         memory_bytes: int = 256 * MIB,
         disk_bytes: int | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
+        """``shelf``: where segments are to be found by those who have no path to them, as long as they are here."""
         self._folder = folder
+        self._shelf = shelf if shelf is not None else Shelf()
         self._memory_bytes = memory_bytes
         # Half of the memory is filled while the other half is written.
         self._segment_bytes = max(1, min(segment_bytes, memory_bytes // 2, _MAX_SEGMENT_BYTES))
@@ -128,6 +132,8 @@ class Sorter:
     def close(self) -> None:
         """Stop writing and remove the segments. Maps that readers hold stay valid."""
         self._thread.shutdown(wait=True, cancel_futures=True)
+        for segment in self._segments:
+            self._shelf.take(segment)
         _clear(self._folder)
 
     # Spans
@@ -347,6 +353,7 @@ class Sorter:
         kept = []
         for segment in self._segments:
             if self._is_done(segment):
+                self._shelf.take(segment)
                 _delete(segment)
             else:
                 kept.append(segment)
@@ -479,10 +486,13 @@ class Sorter:
         if self._sealing is None or not (wait or self._sealing.segments.done()):
             return
         try:
-            self._segments.extend(self._sealing.segments.result())
+            sealed = self._sealing.segments.result()
         except BaseException as error:
             self._failure = error
             raise
+        self._segments.extend(sealed)
+        for segment in sealed:
+            self._shelf.put(segment)
         self._sealing = None
         self._estimate = None
         self._most_disk = max(self._most_disk, self._disk())
