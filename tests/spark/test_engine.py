@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from pyspark import SparkContext, TaskContext
+from pyspark.errors import PySparkException
 
-from tidemill.errors import EngineError, RowUndecodableError, SinkError, StoppedError
+from tidemill.errors import EngineError, RowUndecodableError, SinkError, StoppedError, UsageError
 from tidemill.model.receipt import Receipt
-from tidemill.spark.engine import Engine, balance, reason_of, worst
+from tidemill.spark.engine import Engine, balance, reason_of, translate, worst
 from tidemill.spark.session import Lease, borrow_session
-from tidemill.spark.task import run_groups
+from tidemill.spark.task import pack, run_groups
 
 PATIENCE_SECONDS = 120.0
 FAILED = "[STREAM_FAILED] Query [id = 5f, runId = 6a] terminated with exception: "
@@ -56,6 +57,11 @@ PLAN = "\n=== Streaming Query ===\nIdentifier: [id = 5f]\n   +- ~StreamingDataSo
 )
 def test_the_one_line_that_tells(said: str, reason: str) -> None:
     assert reason_of(said) == reason
+
+
+def test_workers_without_tidemill_are_named() -> None:
+    said = "Error from python worker:\n  /opt/python: No module named 'tidemill'\nPYTHONPATH was:\n  /x"
+    assert "a worker of Spark has no Tidemill" in str(translate(PySparkException(message=said)))
 
 
 def bad_row(commit_ts: int) -> RowUndecodableError:
@@ -108,13 +114,20 @@ def task() -> Iterator[TaskContext]:
 def test_a_task_that_spark_runs_again_writes_nothing_beside_the_first(task: TaskContext, attempt: int) -> None:
     """The first may still be at work, on an executor that was lost; it is of the same generation."""
     task._attemptNumber = attempt
-    (result,) = run_groups(iter([pickle.dumps((Doing(), [Work(1), Work(2)]))]))
+    (result,) = run_groups(iter([pack((Doing(), [Work(1), Work(2)]))]))
     found = pickle.loads(result)
     if attempt:
         assert isinstance(found, EngineError)
         assert "the batch is taken back" in str(found)
     else:
         assert [receipt.rows for receipt in found] == [1, 2]
+
+
+def test_a_worker_of_another_version_does_nothing() -> None:
+    (result,) = run_groups(iter([pickle.dumps(("0.0.9", b"of a form that this one does not know"))]))
+    found = pickle.loads(result)
+    assert isinstance(found, UsageError)
+    assert "one of Tidemill 0.0.9. Install the same version on all workers" in str(found)
 
 
 def test_units_are_shared_among_tasks_by_their_weight() -> None:

@@ -8,7 +8,7 @@ Spark          JVM, Python workers: the pipeline
 import asyncio
 import shutil
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -25,14 +25,7 @@ from tidemill.capture.processor import Admission, Processor, Totals, wait_out
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.config.changefeed import sink_parameters
 from tidemill.control.progress import stage
-from tidemill.errors import (
-    ConfigError,
-    InvariantError,
-    SinkError,
-    StoppedError,
-    UpstreamError,
-    UsageError,
-)
+from tidemill.errors import ConfigError, InvariantError, SinkError, StoppedError, UpstreamError, UsageError
 from tidemill.flow.deadletter import forget_after
 from tidemill.flow.filter import ColumnSelector, RowFilter, TableFilter
 from tidemill.flow.pipeline import Pipeline, Unit
@@ -40,7 +33,7 @@ from tidemill.flow.puller import Puller
 from tidemill.flow.schema import SchemaStore
 from tidemill.flow.schema.loader import load_schema, recovered_reader
 from tidemill.flow.skew import LEAST_BYTES
-from tidemill.flow.sorter import Sorter
+from tidemill.flow.sorter import Shelf, Sorter
 from tidemill.log import get_logger
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.row import RowBatch
@@ -94,9 +87,10 @@ class RunOptions:
     data_dir: Path
     start_ts: Ts | None = None  # default: now
     target_ts: Ts | None = None  # default: go on until stopped
-    spark_master: str = "local[2]"
+    spark_master: str | None = None  # default: of the session that is there, of Spark's own settings, or local[2]
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)  # settings of Spark; may hold secrets
     zone: str = "UTC"
-    tasks: int = 2  # how many Spark tasks a batch is cut into at most
+    tasks: int | None = None  # how many Spark tasks a batch is cut into at most; default: as many as Spark has cores
     available_now: bool = False  # take what the upstream has at the start, then end: Spark's trigger of that name
     config: ChangefeedConfig = field(default_factory=ChangefeedConfig)
     least_shared_bytes: int = LEAST_BYTES  # of a table in a batch, before several tasks share it
@@ -171,6 +165,7 @@ class Changefeed:
         self._sink: Sink | None = None
         self._lease: Lease | None = None
         self._engine: Engine | None = None
+        self._shelf = Shelf()  # of segments, for workers on other hosts
         self._driver: BatchDriver | None = None
         self._batches: Future[None] | None = None
         self._driving: asyncio.Task[None] | None = None  # the same, on the loop
@@ -219,11 +214,14 @@ class Changefeed:
         from tidemill.spark.session import borrow_session
 
         if self._lease is None:
-            master, log_file = self._options.spark_master, self._data_dir.path / "spark.log"
-            self._lease = borrow_session(master, log=log_file, should_stop=self._should_stop)
+            options, log_file = self._options, self._data_dir.path / "spark.log"
+            self._lease = borrow_session(
+                options.spark_master, conf=options.spark_conf, log=log_file, should_stop=self._should_stop
+            )
         if self._engine is None:
-            self._lease.session()
-            self._engine = Engine(self._lease, self._data_dir.path.name, self._tasks)
+            name, most_tasks = self._data_dir.path.name, self._traits.most_tasks
+            self._engine = Engine(self._lease, name, self._options.tasks, most_tasks=most_tasks, shelf=self._shelf)
+            self._engine.start()
         return self._engine
 
     def poll(self, seconds: float = _POLL_SECONDS, on_wait: Callable[[], None] = _nothing) -> bool:
@@ -391,7 +389,7 @@ class Changefeed:
             admission=Admission(
                 flush_interval_seconds=self._traits.flush_interval_seconds,
                 tasks=self._tasks,
-                sharing=self._traits.sharing_among(self._tasks),
+                sharing=self._traits.sharing_among,
                 least_shared=options.least_shared_bytes,
             ),
             config=options.config,
@@ -414,7 +412,8 @@ class Changefeed:
         )
 
     def _open_sorter(self, folder: Path) -> Sorter:
-        return Sorter(folder, memory_bytes=self._options.config.memory_quota, disk_bytes=self._disk_quota)
+        quota = self._options.config.memory_quota
+        return Sorter(folder, memory_bytes=quota, disk_bytes=self._disk_quota, shelf=self._shelf)
 
     def _check_tables(self, schema: SchemaStore, wanted: TableFilter, state: ChangefeedState) -> None:
         """Refuse at the start what a filter says that cannot be done."""
@@ -551,9 +550,8 @@ class Changefeed:
                 future.cancel()
                 raise StoppedError("stopped before the changefeed had started.")
 
-    @property
     def _tasks(self) -> int:
-        return min(self._options.tasks, self._traits.most_tasks)
+        return self._engine.tasks if self._engine is not None else 1
 
     @property
     def _pipeline(self) -> Pipeline:

@@ -80,8 +80,8 @@ class Admission:
 
     bounds: Bounds = field(default_factory=Bounds)
     flush_interval_seconds: float = 0.0  # at least so long between the starts of two batches that could be one
-    tasks: int = 1  # that work on a batch at the same time
-    sharing: Sharing = Sharing.NEVER  # of a table that is most of a batch
+    tasks: Callable[[], int] = lambda: 1  # that work on a batch at the same time, as things stand
+    sharing: Callable[[int], Sharing] = lambda tasks: Sharing.NEVER  # among them, of a table that is most of a batch
     least_shared: int = LEAST_BYTES
 
 
@@ -363,7 +363,8 @@ class Processor:
             ),
             joins_partitions=self._joins_partitions,
         )
-        return share_skewed(units, self._admission.tasks, self._admission.sharing.allows, self._admission.least_shared)
+        tasks = self._admission.tasks()
+        return share_skewed(units, tasks, self._admission.sharing(tasks).allows, self._admission.least_shared)
 
     async def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """The batch is durable downstream: the checkpoints move to its end. Raises SupersededError, and changes

@@ -16,7 +16,7 @@ import typer
 from tidemill import demo as demonstration
 from tidemill.cli import stopping
 from tidemill.cli.box import require_box
-from tidemill.cli.options import Output
+from tidemill.cli.options import Output, SparkConf, spark_conf_of
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.demo import live
 from tidemill.errors import UpstreamUnavailableError, UsageError
@@ -39,6 +39,7 @@ class Outcome:
 
 def demo(
     keep: Annotated[Path | None, typer.Option("--keep", help="Write the files here and leave them.")] = None,
+    spark_conf: SparkConf = None,
     output: Annotated[Output, typer.Option("--output", help="How to print the result.")] = Output.text,
 ) -> None:
     """Run SQL on an embedded TiDB, capture it through Spark into files, show it arriving, check the result.
@@ -48,6 +49,7 @@ def demo(
     Example: tidemill demo --keep /tmp/tidemill-demo
     """
     require_box("demo")
+    spark_conf_of(spark_conf)
     began = SYSTEM_CLOCK.monotonic()
 
     def say(text: str) -> None:
@@ -61,14 +63,14 @@ def demo(
             raise UsageError(
                 f"cannot use --keep {keep}: {error.strerror}. Choose a folder that you may write to."
             ) from error
-        outcome = _capture(Path(scratch), folder, say)
+        outcome = _capture(Path(scratch), folder, say, spark_conf or [])
         comparisons = [demonstration.compare(folder, mark) for mark in (*demonstration.marks(), *outcome.marks)]
     _report(comparisons, outcome.summary, SYSTEM_CLOCK.monotonic() - began, keep, output)
     if not all(comparison.is_equal for comparison in comparisons):
         raise typer.Exit(1)
 
 
-def _capture(scratch: Path, folder: Path, say: Say) -> Outcome:
+def _capture(scratch: Path, folder: Path, say: Say, spark_conf: list[str]) -> Outcome:
     say("Starting an embedded TiDB: PD, three stores and two SQL nodes, with what a real TiDB had committed …")
     flags: dict[str, object] = {"stores": 3, "pd_port": 0, "sql_port": 0, "sql_nodes": 2, "resolved_interval": "200ms"}
     with _running("upstream", scratch, load=demonstration.history_path(), **flags) as upstream:
@@ -76,7 +78,8 @@ def _capture(scratch: Path, folder: Path, say: Say) -> Outcome:
         meta = demonstration.meta()
         say(f"SQL at {' and '.join(ready['sql'])}. Starting a changefeed through Spark into canal-json files …")
         uri = f"file://{folder.resolve()}?protocol=canal-json&enable-tidb-extension=true"
-        feed_flags = {"pd": ready["pd"], "start_ts": meta["bootstrap_ts"], "sink_uri": uri}
+        feed_flags: dict[str, object] = {"pd": ready["pd"], "start_ts": meta["bootstrap_ts"], "sink_uri": uri}
+        feed_flags |= {"spark_conf": spark_conf}
         with _running("run", scratch, data_dir=scratch / "data", output="json", **feed_flags) as feed:
             feed.ready()
             _arrived(folder, meta["end_ts"], feed)
@@ -124,7 +127,10 @@ class _Process:
         self._name = name
         self._said = said
         self._ready_file = scratch / f"{name}.json"
-        words = [w for flag, value in flags.items() for w in ("--" + flag.replace("_", "-"), str(value))]
+        pairs = [
+            (flag, each) for flag, value in flags.items() for each in (value if isinstance(value, list) else [value])
+        ]
+        words = [w for flag, value in pairs for w in ("--" + flag.replace("_", "-"), str(value))]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tidemill", name, "--ready-file", str(self._ready_file), *words],
             stdout=subprocess.PIPE,

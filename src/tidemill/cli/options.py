@@ -72,15 +72,45 @@ def parse_seconds(text: str) -> float:
         raise UsageError(f"{_cut(text)!r} is not a duration that can be used: it must be {wanted}") from None
 
 
-def spark_master_of(text: str) -> str:
+# Options of every command that runs work on Spark.
+SparkMaster = Annotated[
+    str | None,
+    typer.Option(
+        "--spark-master",
+        help="local[N], spark://HOST:PORT, yarn or k8s://URL. Default: as Spark's own settings say, else local[2].",
+    ),
+]
+SparkConf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--spark-conf", help="A setting of Spark, as in spark.driver.memory=2g; may be given again.", metavar="K=V"
+    ),
+]
+
+
+def spark_master_of(text: str | None) -> str | None:
+    if text is None:
+        return None
+    wanted = "Use local[2], spark://HOST:PORT, yarn or k8s://URL."
     if not _MASTER.fullmatch(text):
-        raise UsageError(f"--spark-master {text!r} is not a Spark master. Use local[2], or spark://HOST:PORT.")
+        raise UsageError(f"--spark-master {text!r} is not a Spark master. {wanted}")
     for address in text.removeprefix("spark://").split(",") if text.startswith("spark://") else ():
         try:
             read_address(address)
         except ValueError as error:
-            raise UsageError(f"--spark-master {text!r} {error}. Use local[2], or spark://HOST:PORT.") from None
+            raise UsageError(f"--spark-master {text!r} {error}. {wanted}") from None
     return text
+
+
+def spark_conf_of(texts: list[str] | None) -> dict[str, str]:
+    """What is wrong with them is refused before anything is done."""
+    if not texts:
+        return {}  # and nothing of Spark is loaded for it
+    from tidemill.spark.settings import read_conf
+
+    conf = read_conf(texts)
+    spark_master_of(conf.get("spark.master"))
+    return conf
 
 
 def zone_of(name: str) -> str:

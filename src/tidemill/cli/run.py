@@ -21,11 +21,14 @@ from tidemill.cli.options import (
     KeyFile,
     Output,
     ReadyFile,
+    SparkConf,
+    SparkMaster,
     config_of,
     configure_log,
     parse_ts,
     security_of,
     sink_uri_of,
+    spark_conf_of,
     spark_master_of,
     zone_of,
 )
@@ -71,9 +74,8 @@ def run(
     ca: Ca = "",
     cert: Cert = "",
     key: KeyFile = "",
-    spark_master: Annotated[
-        str, typer.Option("--spark-master", help="local[N], or spark://HOST:PORT with this folder shared.")
-    ] = "local[2]",
+    spark_master: SparkMaster = None,
+    spark_conf: SparkConf = None,
     time_zone: Annotated[
         str, typer.Option("--time-zone", help="The zone in which TIMESTAMP values are written.")
     ] = "UTC",
@@ -99,6 +101,7 @@ def run(
         start_ts=parse_ts(start_ts, "--start-ts"),
         target_ts=parse_ts(target_ts, "--target-ts"),
         spark_master=spark_master_of(spark_master),
+        spark_conf=spark_conf_of(spark_conf),
         zone=zone_of(time_zone),
         config=settings,
         security=security_of(ca, cert, key, settings),

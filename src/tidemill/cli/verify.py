@@ -16,11 +16,14 @@ from tidemill.cli.options import (
     Cert,
     KeyFile,
     Output,
+    SparkConf,
+    SparkMaster,
     config_of,
     configure_log,
     parse_ts,
     security_of,
     sink_uri_of,
+    spark_conf_of,
     spark_master_of,
     zone_of,
 )
@@ -73,7 +76,8 @@ def verify(
     ca: Ca = "",
     cert: Cert = "",
     key: KeyFile = "",
-    spark_master: Annotated[str, typer.Option("--spark-master", help="local[N], or spark://HOST:PORT.")] = "local[2]",
+    spark_master: SparkMaster = None,
+    spark_conf: SparkConf = None,
     time_zone: Annotated[
         str, typer.Option("--time-zone", help="The zone of TIMESTAMP values in files, as given to tidemill run.")
     ] = "UTC",
@@ -102,7 +106,7 @@ def verify(
     side, ts = _chosen(options, parse_ts(at, "--at"), progress, zone_of(time_zone))
     zone = zone_of(time_zone) if isinstance(options, SinkConfig) else "UTC"
     given = CheckOptions(pd, zone=zone, most_rows=max_rows, config=settings)
-    master = spark_master_of(spark_master)
+    master, conf = spark_master_of(spark_master), spark_conf_of(spark_conf)
     with stopping.current().on_abandon(end_spark), ScanClient(pd, security) as client:
         chosen = chosen_tables(client, ts, names, TableFilter(settings))
         if not chosen.tables:
@@ -110,7 +114,7 @@ def verify(
         from tidemill.spark.session import borrow_session
         from tidemill.spark.verify_job import runner
 
-        lease = borrow_session(master)
+        lease = borrow_session(master, conf=conf)
         try:
             live = progress if at is None else None
             report = Check(client, side, runner(lease.session()), given, live).check(chosen.tables, ts)

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
@@ -27,9 +27,11 @@ from pyspark.errors import PySparkException
 
 from tidemill.errors import EngineError, InvariantError, RowUndecodableError, StoppedError, TidemillError
 from tidemill.flow.pipeline import Pipeline, Unit
+from tidemill.flow.sorter import Shelf
 from tidemill.model.receipt import Receipt
 from tidemill.spark.session import Lease, session_log
-from tidemill.spark.task import Outcome, run_groups
+from tidemill.spark.supply import Serving, serve
+from tidemill.spark.task import Outcome, pack, run_groups
 
 _POLL_SECONDS = 0.05
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b")
@@ -46,17 +48,43 @@ class Engine:
     waits for can be cancelled. Changefeeds of one process share the executors fairly, each in a pool of its name.
     """
 
-    def __init__(self, lease: Lease, name: str, tasks: int) -> None:
-        """``tasks``: how many a batch is cut into, at most."""
+    def __init__(
+        self,
+        lease: Lease,
+        name: str,
+        tasks: int | None = None,
+        *,
+        most_tasks: int | None = None,
+        shelf: Shelf | None = None,
+    ) -> None:
+        """``tasks``: how many a batch is cut into, at most; None: as many as Spark has cores, or is told to take by
+        ``spark.default.parallelism``. ``most_tasks``: no more than that in any case. ``shelf``: the segments that
+        units speak of, for workers that do not see them."""
         self._lease = lease
         self._name = name
-        self._tasks = tasks
+        self._given_tasks, self._most_tasks = tasks, most_tasks
+        self._cores = 1  # as Spark told last: executors come and go
+        self._shelf = shelf
+        self._serving: Serving | None = None
         self._pool = f"tidemill-{name}-{secrets.token_hex(4)}"  # of Spark's scheduler; the tag of its jobs, too
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"spark-{name}")
         self._lock = threading.Lock()
         self._job: _Job | None = None  # at hand
         self._jobs = itertools.count()
         self._is_closed = False
+
+    @property
+    def tasks(self) -> int:
+        """How many a batch is cut into, as things stand. Asks nobody; from any thread."""
+        wanted = self._cores if self._given_tasks is None else self._given_tasks
+        return wanted if self._most_tasks is None else min(wanted, self._most_tasks)
+
+    def start(self) -> None:
+        """See that the session runs: what is wrong with it, or with what it was started with, is raised here."""
+        session = self._lease.session()
+        self._count_cores(session.sparkContext)
+        if self._shelf is not None:
+            self._serving = serve(session, self._shelf)
 
     def submit(self, pipeline: Pipeline, units: Sequence[Unit], what: str) -> "Future[list[Receipt]]":
         """Process all units on executors. The future has the receipts, or what stopped one of them, once all have
@@ -88,13 +116,18 @@ class Engine:
             self._is_closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
         self.cancel()
+        if self._serving is not None:
+            self._serving.close()
 
     def _run(self, pipeline: Pipeline, units: list[Unit], what: str) -> list[Receipt]:
-        groups = [pickle.dumps((pipeline, group)) for group in balance(units, self._tasks)]
-        if not groups:
+        if not units:
             return []
+        if self._serving is not None:
+            pipeline = replace(pipeline, supply=self._serving.supply)
         try:
             context = self._lease.session().sparkContext  # of another session, should its JVM have died
+            self._count_cores(context)
+            groups = [pack((pipeline, group)) for group in balance(units, self.tasks)]
             job = self._begin(context)
             context.setJobGroup(job.group, f"{self._name}: {what}", interruptOnCancel=True)
             context.setLocalProperty("spark.scheduler.pool", self._pool)
@@ -113,6 +146,9 @@ class Engine:
         if failure is not None:
             raise failure
         return [receipt for outcome in outcomes if isinstance(outcome, list) for receipt in outcome]
+
+    def _count_cores(self, context: SparkContext) -> None:
+        self._cores = max(1, int(context.defaultParallelism))
 
     def _begin(self, context: SparkContext) -> "_Job":
         with self._lock:
@@ -164,6 +200,11 @@ def translate(trouble: Exception) -> EngineError:
         return EngineError(
             f"Spark does not answer any more ({type(trouble).__name__}): its JVM has ended. Nothing is lost; see that "
             "the machine has memory for it, then start again."
+        )
+    if "No module named 'tidemill" in said:
+        return EngineError(
+            "a worker of Spark has no Tidemill: its Python cannot import it. Install the same version for the workers' "
+            "Python, which spark.pyspark.python names, or send it along by spark.archives."
         )
     log = session_log()
     # Spark's own folder goes with the process, and with it a log that nobody asked for.

@@ -129,10 +129,11 @@ def _members(session: int) -> Iterator[int]:
 
 
 def _spawn(settings: Mapping[str, str], log: Path, told: Path) -> Process:
-    command = [os.path.join(_find_spark_home(), "bin", "spark-submit")]
+    *words, resource = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")) or ["pyspark-shell"]
+    command = [os.path.join(_find_spark_home(), "bin", "spark-submit"), *words]
     for name, value in settings.items():
-        command += ["--conf", f"{name}={value}"]
-    command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        command += ["--conf", f"{name}={value}"]  # the last one counts
+    command.append(resource)
     with private_children(), open_private(log, "ab") as output:
         environment = {**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}
         process = subprocess.Popen(

@@ -1,10 +1,7 @@
 """The Spark session of this process: quiet, small, quick to start, shared by all of its changefeeds.
 
 A process can have one session only. Whoever needs it borrows it; when the last one has given its lease back, the
-session is closed, unless it was there before the first one came: then it is somebody else's.
-
-The JVM only plans and schedules here, rows stay in Python workers; so it gets little memory and only its
-quick compiler, which saves several CPU-seconds of every start.
+session is closed, unless it was there before the first one came: then it is somebody else's, and used as it is.
 """
 
 import logging
@@ -14,8 +11,8 @@ import socket
 import sys
 import threading
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +22,10 @@ from pyspark.sql import SparkSession
 
 from tidemill.errors import EngineError, StoppedError, UsageError
 from tidemill.spark import jvm
-from tidemill.spark.classes import java_options
-from tidemill.spark.home import use_lean_home
 from tidemill.spark.jvm import ShouldStop, never
 from tidemill.spark.scratch import process_folder
+from tidemill.spark.settings import check_allowed, is_local, resolve
 
-DEFAULT_MASTER = "local[2]"
 _JVM_END_SECONDS = 20.0
 _MASTER_ANSWERS_SECONDS = 5.0
 _LOG_NAME = "spark.log"
@@ -40,8 +35,9 @@ _SCRATCH = "spark"
 class Lease:
     """One user's share of the session. ``release`` it in any case."""
 
-    def __init__(self, master: str, log: Path | None, should_stop: ShouldStop) -> None:
+    def __init__(self, master: str | None, conf: Mapping[str, str], log: Path | None, should_stop: ShouldStop) -> None:
         self._master = master
+        self._conf = conf
         self._log = log
         self._should_stop = should_stop
 
@@ -50,7 +46,7 @@ class Lease:
         with _lock:
             if self not in _leases:
                 raise StoppedError("the share of the Spark session was given back.")
-            return open_session(self._master, log=self._log, should_stop=self._should_stop)
+            return open_session(self._master, conf=self._conf, log=self._log, should_stop=self._should_stop)
 
     def release(self, patience_seconds: float = _JVM_END_SECONDS) -> None:
         """Once is enough. The last one closes the session, and returns when its JVM has ended; one that somebody
@@ -73,13 +69,20 @@ _is_kept = False  # whether the session was there before the first lease
 _log: Path | None = None
 
 
-def borrow_session(master: str = DEFAULT_MASTER, *, log: Path | None = None, should_stop: ShouldStop = never) -> Lease:
-    """A share of the process's session, which is started when it is first used. ``log`` takes what its JVM prints."""
+def borrow_session(
+    master: str | None = None,
+    *,
+    conf: Mapping[str, str] | None = None,
+    log: Path | None = None,
+    should_stop: ShouldStop = never,
+) -> Lease:
+    """A share of the process's session, which is started when it is first used. ``log`` takes what its JVM prints.
+    ``master``, ``conf``: what the user says of it; None: whichever it is."""
     global _is_kept
     with _lock:
         if not _leases:
             _is_kept = SparkSession._instantiatedSession is not None
-        lease = Lease(master, log, should_stop)
+        lease = Lease(master, conf or {}, log, should_stop)
         _leases.add(lease)
         return lease
 
@@ -90,15 +93,16 @@ def session_log() -> Path | None:
 
 
 def open_session(
-    master: str = DEFAULT_MASTER,
+    master: str | None = None,
     *,
+    conf: Mapping[str, str] | None = None,
     scratch: Path | None = None,
     log: Path | None = None,
     name: str = "tidemill",
     should_stop: ShouldStop = never,
 ) -> SparkSession:
-    """A session on ``master``: the one that this process has, unless its JVM is dead. ``scratch`` takes Spark's
-    temporary files, by default the folder of this process. Needs a JDK 17 or newer.
+    """A session on ``master``, with ``conf``: the one that this process has, unless its JVM is dead. ``scratch`` takes
+    Spark's temporary files, by default the folder of this process. Needs a JDK 17 or newer.
 
     ``StoppedError`` once ``should_stop``, and nothing of a JVM that was being started is left then.
     """
@@ -107,9 +111,9 @@ def open_session(
             close_session()
         existing = SparkSession._instantiatedSession
         if existing is not None:
-            _check_same(existing.sparkContext.master, master)
+            _check_same(existing, master, conf or {})
             return _activated(existing)
-        return _activated(_start(master, scratch or process_folder() / _SCRATCH, log, name, should_stop))
+        return _activated(_start(master, conf or {}, scratch or process_folder() / _SCRATCH, log, name, should_stop))
 
 
 def _activated(session: SparkSession) -> SparkSession:
@@ -120,13 +124,23 @@ def _activated(session: SparkSession) -> SparkSession:
     return session
 
 
-def _start(master: str, scratch: Path, log: Path | None, name: str, should_stop: ShouldStop) -> SparkSession:
+def _start(
+    wanted: str | None,
+    given: Mapping[str, str],
+    scratch: Path,
+    log: Path | None,
+    name: str,
+    should_stop: ShouldStop,
+) -> SparkSession:
     global _log
+    chosen = resolve(wanted, given, scratch, name)
+    master, settings = chosen.master, chosen.conf
     _check_reachable(master)
     scratch.mkdir(parents=True, exist_ok=True)
     _log = log or scratch / _LOG_NAME
     _hush()
-    settings = _settings(master, scratch, name)
+    os.environ["PYSPARK_PYTHON"] = chosen.python
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -150,39 +164,6 @@ def _start(master: str, scratch: Path, log: Path | None, name: str, should_stop:
             f"cannot start Spark on master {master!r}: {_reason(error)} Check --spark-master, and what the logs of "
             "the master and the workers say."
         ) from error
-
-
-def _settings(master: str, scratch: Path, name: str) -> dict[str, str]:
-    # Workers must run this interpreter: by default they take whatever python3 is on the path.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    home = use_lean_home(master)
-    log_settings = files("tidemill.spark") / "log4j2.properties"
-    java = f"-Dlog4j2.configurationFile=file:{log_settings} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
-    return {
-        "spark.master": master,
-        "spark.app.name": name,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "512m",
-        "spark.executor.memory": "512m",
-        "spark.driver.extraJavaOptions": f"{java} {java_options(home)}".rstrip(),
-        "spark.executor.extraJavaOptions": java,
-        "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.python.worker.reuse": "true",
-        "spark.python.daemon.module": "tidemill.spark.daemon",
-        "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
-        "spark.scheduler.mode": "FAIR",  # among the changefeeds of this process
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-        # A task is never run again within its batch: the first attempt may still be writing (``engine``).
-        "spark.task.maxFailures": "1",
-        "spark.stage.maxConsecutiveAttempts": "1",
-        "spark.speculation": "false",
-    }
 
 
 def close_session(patience_seconds: float = _JVM_END_SECONDS) -> None:
@@ -248,13 +229,24 @@ def _say_nothing(request: object, client_address: object) -> None:
     """In place of a traceback when the JVM's end is noticed by Spark's server for accumulators, which we do not use."""
 
 
-def _check_same(running: str, wanted: str) -> None:
+def _check_same(session: SparkSession, wanted: str | None, conf: Mapping[str, str]) -> None:
     """How many threads a local one has matters to nobody; where the work is done does."""
-    if running != wanted and not (running.startswith("local") and wanted.startswith("local")):
+    context = session.sparkContext
+    running, settings = context.master, dict(context.getConf().getAll())
+    if wanted is not None and running != wanted and not (is_local(running) and is_local(wanted)):
         raise UsageError(
             f"cannot use Spark on master {wanted!r}: this process has a session on {running!r}, and it can have only "
             "one. Use the same master for all changefeeds of a process, or another process."
         )
+    differing = [key for key, value in conf.items() if settings.get(key, value) != value]
+    if differing:
+        raise UsageError(
+            f"cannot use Spark with another value of {', '.join(sorted(differing))}: this process has a session, and "
+            "it can have only one. Use the same settings for all changefeeds of a process, or another process."
+        )
+    # Of a session that the user has built: one that may try a task again is well, since the second attempt refuses to
+    # write (``task``); one that always starts two copies would never complete a batch.
+    check_allowed({"spark.speculation": settings.get("spark.speculation", "false")}, "the Spark session")
 
 
 def _check_reachable(master: str) -> None:

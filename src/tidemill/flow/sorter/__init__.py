@@ -24,6 +24,7 @@ sorter     the buffers in memory, the segments on disk, back-pressure, release
 """
 
 from tidemill.flow.sorter.large import LargeTransaction
+from tidemill.flow.sorter.shelf import Shelf
 from tidemill.flow.sorter.slices import BATCH_ROWS, KeyRange, SpanSlices, Supply, pick_keys, read_portions, read_slices
 from tidemill.flow.sorter.sorter import Sorter, SorterStats
 
@@ -31,6 +32,7 @@ __all__ = [
     "BATCH_ROWS",
     "KeyRange",
     "LargeTransaction",
+    "Shelf",
     "Sorter",
     "SorterStats",
     "SpanSlices",

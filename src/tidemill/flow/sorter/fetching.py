@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_SECONDS = 60.0
 _SLOWEST_BYTES = 1 << 20  # a second: a slower network is taken for none
-_SERVER_NAME = "tidemill"  # in the certificate; addresses are whatever leads there
+SERVER_NAME = "tidemill"  # in the certificate; addresses are whatever leads there
 _SCRATCH = "SPARK_LOCAL_DIRS"  # as Spark tells its executors
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
@@ -189,7 +189,7 @@ def _client(process: int, supply: SegmentSupply) -> "flight.FlightClient":
     return flight.FlightClient(
         f"grpc+tls://{supply.address}",
         tls_root_certs=supply.certificate,
-        override_hostname=_SERVER_NAME,
+        override_hostname=SERVER_NAME,
         generic_options=list(_OPTIONS),
     )
 
