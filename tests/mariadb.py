@@ -24,7 +24,7 @@ import pytest
 USER, PASSWORD = "tidemill", "s3cret/?&"
 _PATIENCE_SECONDS = 90
 _SETTINGS = (
-    "--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-buffer-pool-size=64M",
+    "--no-defaults", "--skip-name-resolve", "--innodb-buffer-pool-size=64M",
     "--innodb-log-file-size=32M", "--innodb-flush-log-at-trx-commit=2", "--max-allowed-packet=16M",
     "--character-set-server=utf8mb4", "--collation-server=utf8mb4_bin", "--skip-log-bin", "--max-connections=200",
     "--default-time-zone=+02:00", "--innodb-use-native-aio=0", "--performance-schema=0",
@@ -44,9 +44,11 @@ def need_mariadb() -> None:
 class MariaDb:
     """One server process. ``settings`` are further options of mariadbd, as ``--name=value``."""
 
-    def __init__(self, folder: Path, *settings: str) -> None:
+    def __init__(self, folder: Path, *settings: str, host: str = "127.0.0.1") -> None:
+        """``host``: the address of this machine at which it is to be reached."""
         self.folder = folder
-        self.port = _free_port()
+        self.host = host
+        self.port = _free_port(host)
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,8 +70,8 @@ class MariaDb:
         )
         self._process = subprocess.Popen(
             [
-                "mariadbd", *_SETTINGS, *self._settings, "--user=root", f"--datadir={self.folder / 'data'}",
-                f"--port={self.port}", f"--socket={self.folder / 's'}", f"--init-file={grants}",
+                "mariadbd", *_SETTINGS, f"--bind-address={self.host}", *self._settings, "--user=root",
+                f"--datadir={self.folder / 'data'}", f"--port={self.port}", f"--socket={self.folder / 's'}", f"--init-file={grants}",
                 f"--log-error={self.folder / 'error.log'}", f"--pid-file={self.folder / 'pid'}",
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -92,11 +94,11 @@ class MariaDb:
     def uri(self, parameters: str = "", *, scheme: str = "mysql", user: str = USER, password: str = PASSWORD) -> str:
         from urllib.parse import quote
 
-        return f"{scheme}://{user}:{quote(password, safe='')}@127.0.0.1:{self.port}/?{parameters}"
+        return f"{scheme}://{user}:{quote(password, safe='')}@{self.host}:{self.port}/?{parameters}"
 
     def connect(self, **more: Any) -> Any:
         arguments = {"user": USER, "password": PASSWORD, "charset": "utf8mb4", "autocommit": True, **more}
-        return pymysql.connect(host="127.0.0.1", port=self.port, **arguments)
+        return pymysql.connect(host=self.host, port=self.port, **arguments)
 
     def query(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run all; the rows of the last."""
@@ -145,12 +147,12 @@ def _installed() -> Path:
 
 
 @contextmanager
-def running(folder: Path, *settings: str) -> Iterator[MariaDb]:
-    with MariaDb(folder, *settings) as server:
+def running(folder: Path, *settings: str, host: str = "127.0.0.1") -> Iterator[MariaDb]:
+    with MariaDb(folder, *settings, host=host) as server:
         yield server
 
 
-def _free_port() -> int:
+def _free_port(host: str) -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -1,70 +1,18 @@
 """The same job on a real Spark standalone cluster gives the same files."""
 
-import os
-import re
-import shutil
-import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from tests.e2e import content
 from tests.e2e.conftest import Capture
-from tests.e2e.processes import Command, sink_uri, wait_until
+from tests.e2e.processes import Command, sink_uri
+from tests.e2e.standalone import Daemon
 from tests.histories import load
 from tidebox.upstream import EmbeddedUpstream
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-SPARK_HOME = Path(pyspark.__file__).parent
-DEPLOY = "org.apache.spark.deploy"
-# What bin/load-spark-env.sh would set: a worker needs it to start executors.
-ENVIRONMENT = {"SPARK_HOME": str(SPARK_HOME), "SPARK_SCALA_VERSION": "2.13", "SPARK_LOCAL_IP": "127.0.0.1"}
-
-
-class Daemon:
-    """One JVM of the cluster. Its log tells when it is up."""
-
-    def __init__(self, folder: Path, kind: str, *words: str) -> None:
-        self._log = folder / f"{len(list(folder.iterdir()))}.log"
-        settings = folder / "log4j2.properties"
-        settings.write_text(
-            "rootLogger.level = info\nrootLogger.appenderRef.out.ref = out\nappender.out.type = Console\n"
-            "appender.out.name = out\nappender.out.target = SYSTEM_ERR\nappender.out.layout.type = PatternLayout\n"
-            "appender.out.layout.pattern = %m%n\n"
-        )
-        java = (
-            os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
-        )
-        command = [str(java), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        command += [f"-Dlog4j2.configurationFile=file:{settings}", "-cp", f"{SPARK_HOME}/jars/*", f"{DEPLOY}.{kind}"]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--webui-port", "0", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **ENVIRONMENT},
-            )
-
-    def wait_for(self, pattern: str) -> str:
-        """The first group of what its log says once it matches."""
-        found: list[str] = []
-
-        def is_there() -> bool:
-            assert self._process.poll() is None, self._log.read_text()
-            found.extend(re.findall(pattern, self._log.read_text()))
-            return bool(found)
-
-        wait_until(is_there, f"{pattern!r} in {self._log}")
-        return found[0]
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait()
 
 
 @pytest.fixture

@@ -15,11 +15,12 @@ class Bucket:
     name: str
     port: int
     server: list[ThreadedMotoServer] = field(default_factory=list)
+    host: str = "127.0.0.1"
 
     @property
     def parameters(self) -> str:
         """With which a sink URI reaches it."""
-        return f"endpoint=http://127.0.0.1:{self.port}&region=us-east-1&access-key=tidemill&secret-access-key=hush-hush"
+        return f"endpoint=http://{self.host}:{self.port}&region=us-east-1&access-key=tidemill&secret-access-key=hush-hush"
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -28,7 +29,7 @@ class Bucket:
         try:
             yield
         finally:
-            again = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
+            again = ThreadedMotoServer(self.host, self.port, verbose=False)
             again.start()
             self.server.append(again)
 
@@ -42,19 +43,19 @@ class Bucket:
 
 
 @contextmanager
-def bucket(name: str = "lake") -> Iterator[Bucket]:
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+def bucket(name: str = "lake", host: str = "127.0.0.1") -> Iterator[Bucket]:
+    server = ThreadedMotoServer(host, 0, verbose=False)
     server.start()
     running_in = [server]
     try:
         _, port = server.get_host_and_port()
-        made = Bucket(name, port, running_in)
+        made = Bucket(name, port, running_in, host)
         filesystem = parse_storage(f"s3://{name}?{made.parameters}").filesystem()
         pafs.S3FileSystem(
             access_key="tidemill",
             secret_key="hush-hush",
             region="us-east-1",
-            endpoint_override=f"127.0.0.1:{port}",
+            endpoint_override=f"{host}:{port}",
             scheme="http",
             allow_bucket_creation=True,
         ).create_dir(name)

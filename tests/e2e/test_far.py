@@ -1,0 +1,275 @@
+"""Spark beyond one machine: three hosts, a capture and two workers that see neither its data-dir nor its loopback.
+
+The upstream is on the capture's own loopback. A bucket, a MariaDB and Spark's master are on a network that all share.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.e2e.hosts import Host, Network, need_namespaces
+from tests.e2e.processes import PATIENCE_SECONDS, wait_until
+from tests.e2e.sqlclient import Client
+from tests.e2e.standalone import Daemon
+from tests.mariadb import MariaDb, need_mariadb, running
+from tests.sinks.files.storage.buckets import Bucket, bucket
+from tidemill.sinks.lake.reader import open_lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+TABLES = ("one", "two", "three")
+ROWS = 3000
+# A lost host is noticed when it has been silent for so long; Spark itself would wait for two minutes.
+CONF = {
+    "spark.network.timeout": "12s",
+    "spark.network.timeoutInterval": "1s",
+    "spark.executor.heartbeatInterval": "1s",
+    "spark.executor.cores": "1",
+}
+
+# The capture: three changefeeds on one session, run up to each ts that it reads.
+CAPTURE = """
+import json, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tidemill import log
+from tidemill.capture.changefeed import RunOptions
+from tidemill.capture.running import run_changefeed
+from tidemill.model.ts import Ts
+from tidemill.spark.session import borrow_session
+from tidemill.spark.supply import serve
+
+log.configure("info")
+given = json.loads(sys.argv[1])
+lease = borrow_session(given["master"], conf=given["conf"], log=Path(given["folder"]) / "spark.log")
+
+def run(name, uri, target_ts):
+    options = RunOptions(given["pd"], uri, Path(given["folder"]) / name, Ts(given["start_ts"]), Ts(target_ts),
+                         given["master"], given["conf"], least_shared_bytes=1)
+    finished, status = run_changefeed(options, lambda: False, lambda feed: None, lambda now: None)
+    assert finished
+    return status.totals.batches
+
+with ThreadPoolExecutor(len(given["sinks"])) as pool:
+    for line in sys.stdin:
+        done = [pool.submit(run, name, uri, int(line)) for name, uri in given["sinks"].items()]
+        print(json.dumps([each.result() for each in done]), flush=True)
+lease.release()
+"""
+
+
+class Process:
+    """A command on a host, with its stdin and stdout as lines; what it says on stderr is shown if it fails."""
+
+    def __init__(self, folder: Path, host: Host, *words: str) -> None:
+        self._errors = folder / f"{len(list(folder.iterdir()))}.err"
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*host.command(), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+
+    def write(self, line: object) -> None:
+        assert self._process.stdin is not None
+        print(line, file=self._process.stdin, flush=True)
+
+    def read(self) -> Any:
+        """The next line, as JSON."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"it ended; it said:\n{self.errors}"
+        return json.loads(line)
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.terminate()
+        self._process.wait(PATIENCE_SECONDS)
+        self._process.stdout.close()
+
+
+@dataclass(frozen=True)
+class Site:
+    """All hosts, with an upstream at the first, and what all of them reach."""
+
+    capture: Host
+    workers: dict[str, Host]  # by address
+    daemons: list[Daemon]
+    master: str
+    sql: str  # at the capture's loopback
+    pd: str
+    bucket: Bucket
+    mariadb: MariaDb
+    folder: Path  # of the capture: workers do not see it
+
+    def execute(self, *statements: str) -> list[Any]:
+        """SQL on the upstream; the rows of the last."""
+        with self.capture.entered(), Client(self.sql) as client, client.connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def now(self) -> int:
+        return int(self.execute("begin", "select @@tidb_current_ts")[0][0])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    need_namespaces()
+    need_mariadb()
+    folder, logs = tmp_path_factory.mktemp("capture"), tmp_path_factory.mktemp("logs")
+    with ExitStack() as stack:
+        network = stack.enter_context(Network())
+        capture, *workers = (network.host() for _ in range(3))
+        store = stack.enter_context(bucket("lake", network.address))
+        server = stack.enter_context(running(tmp_path_factory.mktemp("mariadb"), host=network.address))
+        daemons = [Daemon(logs, "master.Master", "--port", "0", address=network.address)]
+        stack.callback(lambda: [each.stop() for each in reversed(daemons)])
+        ready = logs / "ready"
+        words = ["upstream", "--sql-port", "0", "--pd-port", "0", "--resolved-interval", "200ms", "--ready-file", ready]
+        upstream = Process(logs, capture, sys.executable, "-m", "tidemill", *map(str, words))
+        stack.callback(upstream.stop)
+        master = daemons[0].wait_for(r"Starting Spark master at (spark://\S+)")
+        for host in workers:
+            size = ["--cores", "1", "--memory", "700m", "--work-dir", str(logs / f"work-{host.name}")]
+            prefix = host.command(hidden=[folder])
+            daemons.append(Daemon(logs, "worker.Worker", *size, master, address=host.address, prefix=prefix))
+        wait_until(lambda: ready.exists() or not upstream.is_running, "the upstream")
+        assert ready.exists(), upstream.errors
+        found = orjson.loads(ready.read_bytes())
+        for worker in daemons[1:]:
+            worker.wait_for(r"(Successfully registered with master)")
+        yield Site(
+            capture, {host.address: host for host in workers}, daemons, master, found["sql"][0], found["pd"], store,
+            server, folder,
+        )  # fmt: skip
+
+
+def write_rows(site: Site, first: int) -> None:
+    """Into each table new rows; of those before some change, some move to another key, some go."""
+    for table in TABLES:
+        for low in range(first, first + ROWS, 1000):
+            values = ", ".join(f"({i}, '{table} {i}', {i % 97})" for i in range(low, low + 1000))
+            site.execute(f"insert into shop.{table} values {values}")
+        site.execute(
+            f"update shop.{table} set n = n + 1000 where id % 3 = 0",
+            f"delete from shop.{table} where id % 11 = 0",
+            f"update shop.{table} set id = id + 1000000 where id % 500 = 1 and id < 1000000",
+        )
+
+
+def upstream_rows(site: Site) -> dict[str, list[tuple[str, ...]]]:
+    return {
+        table: sorted(tuple(map(_text, row)) for row in site.execute(f"select id, v, n from shop.{table}"))
+        for table in TABLES
+    }
+
+
+def mariadb_rows(site: Site) -> dict[str, list[tuple[str, ...]]]:
+    return {
+        table: sorted(tuple(map(_text, row)) for row in site.mariadb.query(f"select id, v, n from shop.{table}"))
+        for table in TABLES
+    }
+
+
+def lake_rows(uri: str) -> dict[str, list[tuple[str, ...]]]:
+    lake = open_lake(uri)
+    found = {}
+    for table in TABLES:
+        rows = lake.rows_at("shop", table, lake.checkpoint_ts).select(["id", "v", "n"]).to_pylist()
+        found[table] = sorted(tuple(str(value) for value in row.values()) for row in rows)
+    return found
+
+
+def bucket_rows(site: Site, prefix: str) -> dict[str, list[tuple[str, ...]]]:
+    """What a consumer of the files ends with; no change may be there twice."""
+    rows: dict[str, dict[str, tuple[str, ...]]] = {table: {} for table in TABLES}
+    seen: Counter[tuple[str, ...]] = Counter()
+    for path, content in site.bucket.content(prefix).items():
+        if not path.endswith(".json") or "/meta/" in path or path.startswith((".", "metadata")):
+            continue
+        for message in map(orjson.loads, content.splitlines()):
+            of_table, commit_ts = rows[message["table"]], str(message["_tidb"]["commitTs"])
+            for row in message["data"]:
+                seen[message["table"], row["id"], commit_ts, message["type"]] += 1
+                if message["type"] == "DELETE":
+                    del of_table[row["id"]]
+                else:
+                    of_table[row["id"]] = (row["id"], row["v"], row["n"])
+    assert max(seen.values()) == 1
+    return {table: sorted(found.values()) for table, found in rows.items()}
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def test_every_sink_comes_out_equal_and_a_worker_that_is_cut_off_loses_nothing(site: Site, tmp_path: Path) -> None:
+    catalog = f"sqlite:///{tmp_path}/catalog.db"
+    sinks = {
+        "bucket": f"s3://lake/files?protocol=canal-json&enable-tidb-extension=true&{site.bucket.parameters}",
+        "mariadb": site.mariadb.uri("worker-count=4"),
+        "iceberg": f"iceberg+s3://lake/warehouse?flush-interval=0s&catalog={catalog}&{site.bucket.parameters}",
+    }
+    start_ts = site.now()
+    site.execute(
+        "create database shop",
+        *(f"create table shop.{table} (id bigint primary key, v varchar(40), n int)" for table in TABLES),
+    )
+    write_rows(site, 1)
+    given = {
+        "pd": site.pd, "master": site.master, "folder": str(site.folder), "start_ts": start_ts, "sinks": sinks,
+        "conf": CONF,
+    }  # fmt: skip
+    capture = Process(tmp_path, site.capture, sys.executable, "-c", CAPTURE, json.dumps(given))
+    try:
+        capture.write(site.now())
+        capture.read()
+        assert mariadb_rows(site) == upstream_rows(site)
+        for pid in (daemon.pid for daemon in site.daemons[1:]):  # the workers saw nothing of what the capture has
+            assert os.listdir(f"/proc/{pid}/root{site.folder}") == []
+        assert {"bucket", "mariadb", "iceberg"} <= set(os.listdir(site.folder))
+
+        write_rows(site, 10_000)
+        with site.mariadb.connect() as holder, holder.cursor() as cursor:
+            cursor.execute("lock tables " + ", ".join(f"shop.{table} write" for table in TABLES))
+            capture.write(site.now())
+            stuck: set[str] = set()
+
+            def is_stuck() -> bool:
+                assert capture.is_running, capture.errors
+                cursor.execute("select host from information_schema.processlist where state like '%metadata lock%'")
+                stuck.update(host.rpartition(":")[0] for (host,) in cursor.fetchall())
+                return bool(stuck)
+
+            wait_until(is_stuck, "a worker in the midst of a batch")
+            lost = min(stuck)
+            site.workers[lost].cut_off()
+        capture.read()
+        assert "beginning the batch again" in capture.errors
+        expected = upstream_rows(site)
+        assert mariadb_rows(site) == expected
+        assert bucket_rows(site, "files") == expected
+        assert lake_rows(sinks["iceberg"]) == expected
+    finally:
+        for host in site.workers.values():
+            host.connect()
+        capture.stop()
