@@ -71,8 +71,9 @@ class MariaDb:
         self._process = subprocess.Popen(
             [
                 "mariadbd", *_SETTINGS, f"--bind-address={self.host}", *self._settings, "--user=root",
-                f"--datadir={self.folder / 'data'}", f"--port={self.port}", f"--socket={self.folder / 's'}", f"--init-file={grants}",
-                f"--log-error={self.folder / 'error.log'}", f"--pid-file={self.folder / 'pid'}",
+                f"--datadir={self.folder / 'data'}", f"--port={self.port}", f"--socket={self.folder / 's'}",
+                f"--init-file={grants}", f"--log-error={self.folder / 'error.log'}",
+                f"--pid-file={self.folder / 'pid'}",
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip

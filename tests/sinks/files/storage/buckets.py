@@ -20,7 +20,9 @@ class Bucket:
     @property
     def parameters(self) -> str:
         """With which a sink URI reaches it."""
-        return f"endpoint=http://{self.host}:{self.port}&region=us-east-1&access-key=tidemill&secret-access-key=hush-hush"
+        return (
+            f"endpoint=http://{self.host}:{self.port}&region=us-east-1&access-key=tidemill&secret-access-key=hush-hush"
+        )
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
