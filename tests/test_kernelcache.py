@@ -47,3 +47,9 @@ def test_kernels_that_check_their_bounds_have_a_folder_of_their_own(tmp_path: Pa
 
 def test_a_choice_of_the_user_is_left_alone(tmp_path: Path) -> None:
     assert cache_dir(NUMBA_CACHE_DIR=str(tmp_path)) == str(tmp_path)
+
+
+def test_a_worker_of_spark_without_a_home_has_a_folder_all_the_same(tmp_path: Path) -> None:
+    given = {"XDG_CACHE_HOME": "/proc/nowhere", "SPARK_LOCAL_DIRS": f"/proc/neither,{tmp_path}"}
+    assert Path(cache_dir(**given)).parent == tmp_path / "tidemill" / "kernels"
+    assert cache_dir(XDG_CACHE_HOME="/proc/nowhere", SPARK_LOCAL_DIRS="") == ""

@@ -23,17 +23,25 @@ def use_own_folder() -> None:
     """Point Numba at our folder unless the user has chosen one. Must run before Numba is imported."""
     if "NUMBA_CACHE_DIR" in os.environ:
         return
+    name = _fingerprint() + ("-checked" if os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0") else "")
+    for root in _roots():
+        try:
+            (root / name).mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        os.environ["NUMBA_CACHE_DIR"] = str(root / name)
+        others = sorted((f for f in root.iterdir() if f.name != name), key=lambda f: f.stat().st_mtime, reverse=True)
+        for old in others[_KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
+        return
+    # Nowhere to write to: Numba then compiles in memory or beside the source, as it can.
+
+
+def _roots() -> list[Path]:
+    """Where the folder may be: in the user's cache, or, for a worker of Spark without a home, where Spark lets it."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    root = Path(base) / "tidemill" / "kernels"
-    folder = root / (_fingerprint() + ("-checked" if os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0") else ""))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return  # no home to write to: Numba then compiles in memory or beside the source, as it can
-    os.environ["NUMBA_CACHE_DIR"] = str(folder)
-    others = sorted((f for f in root.iterdir() if f != folder), key=lambda f: f.stat().st_mtime, reverse=True)
-    for old in others[_KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
+    scratch = [each for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
+    return [Path(each) / "tidemill" / "kernels" for each in (base, *scratch)]
 
 
 def is_complete() -> bool:

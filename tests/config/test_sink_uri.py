@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidemill.config.sink_uri import HIDDEN, SHOWN, differences, place_of, safe_uri
+from tidemill.config.sink_uri import HIDDEN, SHOWN, differences, loopbacks, place_of, safe_uri
 from tidemill.errors import SinkUriError
 from tidemill.sinks import read_sink_uri
 from tidemill.sinks.files.storage import _KNOWN as STORAGE
@@ -135,3 +135,20 @@ def test_a_place_holds_no_secret_and_is_its_own_place() -> None:
 def test_what_the_file_says_counts_as_if_the_uri_had_said_it() -> None:
     assert place_of("file:///a", {"protocol": "csv"}) == place_of("file:///a?protocol=csv")
     assert place_of("file:///a?protocol=csv", {"protocol": "canal-json"}) == place_of("file:///a?protocol=csv")
+
+
+@pytest.mark.parametrize(
+    ("place", "others", "found"),
+    [
+        ("mysql://127.0.0.1:3306/", (), ["127.0.0.1:3306"]),
+        ("mysql://localhost:4000/", ("127.0.0.1:2379,10.0.0.1:2379",), ["localhost:4000", "127.0.0.1:2379"]),
+        ("mysql://[::1]:3306/", ("https://localhost:2379",), ["[::1]:3306", "localhost:2379"]),
+        ("s3://b/p?endpoint=http://127.0.1.1:9000", (), ["127.0.1.1:9000"]),
+        ("iceberg+s3://b/p?catalog=http://127.0.0.1:80&endpoint=http://s3:80", (), []),  # only the driver asks it
+        ("mysql://db.localhost.example:3306/", ("10.127.0.0.1:1", "127.example.com:1"), []),
+        ("file:///data/127.0.0.1/localhost", (), []),
+        ("blackhole://", ("",), []),
+    ],
+)
+def test_addresses_that_lead_each_machine_to_itself(place: str, others: tuple[str, ...], found: list[str]) -> None:
+    assert list(loopbacks(place, *others)) == found

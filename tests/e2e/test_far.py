@@ -37,33 +37,39 @@ CONF = {
     "spark.executor.cores": "1",
 }
 
-# The capture: three changefeeds on one session, run up to each ts that it reads.
+# The capture: changefeeds at the same time on one session, as each line that it reads says, up to a ts. What it writes
+# is how many batches each took, or what is wrong with it.
 CAPTURE = """
-import json, sys, threading
+import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tidemill import log
 from tidemill.capture.changefeed import RunOptions
 from tidemill.capture.running import run_changefeed
+from tidemill.errors import TidemillError
 from tidemill.model.ts import Ts
 from tidemill.spark.session import borrow_session
-from tidemill.spark.supply import serve
 
 log.configure("info")
-given = json.loads(sys.argv[1])
-lease = borrow_session(given["master"], conf=given["conf"], log=Path(given["folder"]) / "spark.log")
+pd, master, conf, folder, start_ts = json.loads(sys.argv[1])
+lease = borrow_session(master, conf=conf, log=Path(folder) / "spark.log")
 
-def run(name, uri, target_ts):
-    options = RunOptions(given["pd"], uri, Path(given["folder"]) / name, Ts(given["start_ts"]), Ts(target_ts),
-                         given["master"], given["conf"], least_shared_bytes=1)
-    finished, status = run_changefeed(options, lambda: False, lambda feed: None, lambda now: None)
+def run(name, uri, to_ts):
+    is_copied = name == "copied"
+    options = RunOptions(pd, uri, Path(folder) / name, Ts(to_ts if is_copied else start_ts), Ts(to_ts), master, conf,
+                         least_shared_bytes=1, initial_copy=is_copied)
+    try:
+        finished, status = run_changefeed(options, lambda: False, lambda feed: None, lambda now: None)
+    except TidemillError as error:
+        return f"{type(error).__name__}: {error}"
     assert finished
     return status.totals.batches
 
-with ThreadPoolExecutor(len(given["sinks"])) as pool:
+with ThreadPoolExecutor(8) as pool:
     for line in sys.stdin:
-        done = [pool.submit(run, name, uri, int(line)) for name, uri in given["sinks"].items()]
-        print(json.dumps([each.result() for each in done]), flush=True)
+        to_ts, sinks = json.loads(line)
+        done = {name: pool.submit(run, name, uri, to_ts) for name, uri in sinks.items()}
+        print(json.dumps({name: each.result() for name, each in done.items()}), flush=True)
 lease.release()
 """
 
@@ -78,9 +84,10 @@ class Process:
                 [*host.command(), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
             )
 
-    def write(self, line: object) -> None:
+    def write(self, *line: object) -> None:
+        """As one line of JSON."""
         assert self._process.stdin is not None
-        print(line, file=self._process.stdin, flush=True)
+        print(json.dumps(line), file=self._process.stdin, flush=True)
 
     def read(self) -> Any:
         """The next line, as JSON."""
@@ -235,14 +242,11 @@ def test_every_sink_comes_out_equal_and_a_worker_that_is_cut_off_loses_nothing(s
         *(f"create table shop.{table} (id bigint primary key, v varchar(40), n int)" for table in TABLES),
     )
     write_rows(site, 1)
-    given = {
-        "pd": site.pd, "master": site.master, "folder": str(site.folder), "start_ts": start_ts, "sinks": sinks,
-        "conf": CONF,
-    }  # fmt: skip
+    given = [site.pd, site.master, CONF, str(site.folder), start_ts]
     capture = Process(tmp_path, site.capture, sys.executable, "-c", CAPTURE, json.dumps(given))
     try:
-        capture.write(site.now())
-        capture.read()
+        capture.write(site.now(), sinks)
+        assert all(isinstance(batches, int) for batches in capture.read().values()), capture.errors
         assert mariadb_rows(site) == upstream_rows(site)
         for pid in (daemon.pid for daemon in site.daemons[1:]):  # the workers saw nothing of what the capture has
             assert os.listdir(f"/proc/{pid}/root{site.folder}") == []
@@ -251,7 +255,7 @@ def test_every_sink_comes_out_equal_and_a_worker_that_is_cut_off_loses_nothing(s
         write_rows(site, 10_000)
         with site.mariadb.connect() as holder, holder.cursor() as cursor:
             cursor.execute("lock tables " + ", ".join(f"shop.{table} write" for table in TABLES))
-            capture.write(site.now())
+            capture.write(site.now(), sinks)
             stuck: set[str] = set()
 
             def is_stuck() -> bool:
@@ -263,12 +267,20 @@ def test_every_sink_comes_out_equal_and_a_worker_that_is_cut_off_loses_nothing(s
             wait_until(is_stuck, "a worker in the midst of a batch")
             lost = min(stuck)
             site.workers[lost].cut_off()
-        capture.read()
+        assert all(isinstance(batches, int) for batches in capture.read().values()), capture.errors
         assert "beginning the batch again" in capture.errors
         expected = upstream_rows(site)
         assert mariadb_rows(site) == expected
         assert bucket_rows(site, "files") == expected
         assert lake_rows(sinks["iceberg"]) == expected
+
+        # What only the capture's own host has is refused, whoever tries it elsewhere.
+        folder = f"file://{site.folder}/files?protocol=canal-json"
+        capture.write(site.now(), {"folder": folder, "copied": "blackhole://"})
+        refused = capture.read()
+        assert refused["folder"].startswith("SinkError: cannot create folder")
+        assert "has to see it under this path" in refused["folder"]
+        assert refused["copied"].startswith(f"UsageError: {site.pd} leads each machine to itself")
     finally:
         for host in site.workers.values():
             host.connect()

@@ -1,5 +1,7 @@
 """The same job on a real Spark standalone cluster gives the same files."""
 
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +37,13 @@ def spark_master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_two_workers_write_the_same_files_as_one_process(tmp_path: Path, spark_master: str, capture: Capture) -> None:
+    """Their Python comes out of an archive that Spark sends along."""
     history = load("online")
+    environment = tmp_path / "environment"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (environment / "bin" / "python").chmod(0o755)
+    archive = shutil.make_archive(str(environment), "gztar", environment)
     (end_ts,) = {mark["ts"] for mark in history.marks() if mark["mark"] == "after_partitions"}
     files = tmp_path / "files"
     with EmbeddedUpstream.start(
@@ -44,6 +52,10 @@ def test_two_workers_write_the_same_files_as_one_process(tmp_path: Path, spark_m
         with Command(
             tmp_path,
             "run",
+            "--spark-conf",
+            f"spark.archives={archive}#environment",
+            "--spark-conf",
+            "spark.pyspark.python=./environment/bin/python",
             pd=upstream.pd_address,
             sink_uri=sink_uri(files),
             start_ts=history.bootstrap_ts,

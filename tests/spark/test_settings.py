@@ -169,3 +169,35 @@ def test_a_session_is_as_the_user_says(tmp_path: Path, around: Path) -> None:
         "cannot use Spark with another value of spark.driver.memory: this process has a session, and it can have only "
         "one. Use the same settings for all changefeeds of a process, or another process.",
     ], done.stderr
+
+
+OF_THE_USER = """
+from pyspark.sql import SparkSession
+from tidemill.errors import UsageError
+from tidemill.spark.session import borrow_session
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+session = builder.config("spark.speculation", "true").getOrCreate()
+try:
+    borrow_session().session()
+except UsageError as error:
+    print(error)
+session.stop()
+session = builder.config("spark.speculation", "false").getOrCreate()
+lease = borrow_session()
+print(lease.session() is session, lease.session() is session)
+lease.release()
+print(session.range(3).count())
+session.stop()
+"""
+
+
+@pytest.mark.spark
+def test_a_session_of_the_users_is_used_as_it_is_and_left_alone(tmp_path: Path) -> None:
+    script = [sys.executable, "-c", OF_THE_USER]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    refusal, *rest = done.stdout.splitlines()
+    assert refusal.startswith("the Spark session sets spark.speculation to 'true', which has to be 'false'"), (
+        done.stderr
+    )
+    assert rest == ["True True", "3"]

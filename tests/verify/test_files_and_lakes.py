@@ -13,7 +13,7 @@ from tests.sinks.lake.replay import Replay
 from tests.sinks.moments import START
 from tests.verify.conftest import run
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.errors import UsageError
+from tidemill.errors import SinkError, UsageError
 from tidemill.flow.dispatcher import split_key_updates
 from tidemill.flow.encoder import CanalJsonEncoder, CsvEncoder
 from tidemill.flow.filter import TableFilter
@@ -106,6 +106,20 @@ def test_a_line_that_is_lost_and_a_value_that_is_wrong_are_found_in_files(types:
     assert table == f"{last['database']}.{last['table']}"
     assert schema == []
     assert len(rows) == 1
+
+
+def test_a_worker_that_does_not_see_the_folder_says_so(types: Any, tmp_path: Path) -> None:
+    """To it the folder looks empty, as if all rows were missing."""
+    pd, client = types
+    side = write_tree(tmp_path / "out", PROTOCOLS[0])
+    tables = chosen_tables(client, END, [], TableFilter(ChangefeedConfig())).tables
+
+    def run_elsewhere(tasks: Any) -> list[Any]:
+        (tmp_path / "out").rename(tmp_path / "away")
+        return run(tasks)
+
+    with pytest.raises(SinkError, match=r"out on .* is not the folder that is checked"):
+        Check(client, side, run_elsewhere, CheckOptions(pd)).check(tables, END)
 
 
 @pytest.mark.parametrize("kind", ["iceberg", "delta", "parquet"])

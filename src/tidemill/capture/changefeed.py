@@ -24,6 +24,7 @@ from tidemill.capture.patience import Patience
 from tidemill.capture.processor import Admission, Processor, Totals, wait_out
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.config.changefeed import sink_parameters
+from tidemill.config.sink_uri import loopbacks
 from tidemill.control.progress import stage
 from tidemill.errors import ConfigError, InvariantError, SinkError, StoppedError, UpstreamError, UsageError
 from tidemill.flow.deadletter import forget_after
@@ -41,14 +42,7 @@ from tidemill.model.security import Security
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, lag_seconds, show
 from tidemill.private import make_private
-from tidemill.sinks import (
-    Receipt,
-    Sink,
-    differences,
-    open_sink,
-    place_of,
-    read_sink_uri,
-)
+from tidemill.sinks import Receipt, Sink, differences, open_sink, place_of, read_sink_uri
 from tidemill.source.scan import plan_scan, read_part
 from tidemill.upstream.gc import GcHold
 from tidemill.upstream.pd import PdClient, parse_addresses
@@ -220,7 +214,10 @@ class Changefeed:
             )
         if self._engine is None:
             name, most_tasks = self._data_dir.path.name, self._traits.most_tasks
-            self._engine = Engine(self._lease, name, self._options.tasks, most_tasks=most_tasks, shelf=self._shelf)
+            local = loopbacks(self._place, self._options.pd if self.is_copying else "")
+            self._engine = Engine(
+                self._lease, name, self._options.tasks, most_tasks=most_tasks, shelf=self._shelf, loopbacks=local
+            )
             self._engine.start()
         return self._engine
 

@@ -28,6 +28,7 @@ from tidemill.cli.options import (
     zone_of,
 )
 from tidemill.config.changefeed import sink_parameters
+from tidemill.config.sink_uri import loopbacks, place_of
 from tidemill.errors import DataDirError, UsageError
 from tidemill.flow.filter import TableFilter
 from tidemill.model.ts import Ts, show
@@ -117,7 +118,8 @@ def verify(
         lease = borrow_session(master, conf=conf)
         try:
             live = progress if at is None else None
-            report = Check(client, side, runner(lease.session()), given, live).check(chosen.tables, ts)
+            run = runner(lease.session(), loopbacks(place_of(sink_uri), pd))
+            report = Check(client, side, run, given, live).check(chosen.tables, ts)
             report.left_out = chosen.left_out
         finally:
             lease.release()

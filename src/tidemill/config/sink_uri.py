@@ -2,6 +2,7 @@
 
     safe_uri     for logs and messages: what is not known to be harmless is left out
     place_of     for the changefeed's state: two URIs of one place are one changefeed, whatever their passwords say
+    loopbacks    of addresses, those that lead each machine to itself
     split_uri    the parts, or a refusal that shows nothing of what could be a password
 
 Whoever writes a password with a ``/`` or ``?`` in it as it stands has moved the border between the parts of the URI.
@@ -41,6 +42,7 @@ _PLACING = ("protocol", "endpoint", "catalog", "namespace", "changefeed")
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://(.*)", re.DOTALL)
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]*)(:\d{1,5})?")
+_LOOPBACK = re.compile(r"(?<![\w.-])(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?(?![\w.-])", re.IGNORECASE)
 _VEIL = "…"
 _ENCODE = "Write what is special in a user or password (such as / ? # @ : [ ]) in percent form, as %2F %3F %23 %40."
 
@@ -137,6 +139,14 @@ def _placing(name: str, text: str) -> str:
     if not _HOST.fullmatch(host) or "@" in path or "#" in front:
         return f"{scheme}{sign}{_VEIL}"
     return f"{scheme}{sign}{host}{slash}{path}"
+
+
+def loopbacks(place: str, *others: str) -> tuple[str, ...]:
+    """Of the sink's place, and of other texts with addresses, those that lead each machine to itself."""
+    parts = split_uri(place)
+    endpoint = dict(parse_qsl(parts.query)).get("endpoint", "")
+    texts = ([parts.netloc] if parts.scheme in DATABASES else []) + [endpoint, *others]
+    return tuple(dict.fromkeys(found[0] for text in texts for found in _LOOPBACK.finditer(text)))
 
 
 def differences(was: str, now: str) -> str:

@@ -56,15 +56,17 @@ class Engine:
         *,
         most_tasks: int | None = None,
         shelf: Shelf | None = None,
+        loopbacks: Sequence[str] = (),
     ) -> None:
         """``tasks``: how many a batch is cut into, at most; None: as many as Spark has cores, or is told to take by
         ``spark.default.parallelism``. ``most_tasks``: no more than that in any case. ``shelf``: the segments that
-        units speak of, for workers that do not see them."""
+        units speak of, for workers that do not see them. ``loopbacks``: addresses in them that only workers of this
+        machine can do something with."""
         self._lease = lease
         self._name = name
         self._given_tasks, self._most_tasks = tasks, most_tasks
         self._cores = 1  # as Spark told last: executors come and go
-        self._shelf = shelf
+        self._shelf, self._loopbacks = shelf, loopbacks
         self._serving: Serving | None = None
         self._pool = f"tidemill-{name}-{secrets.token_hex(4)}"  # of Spark's scheduler; the tag of its jobs, too
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"spark-{name}")
@@ -127,7 +129,7 @@ class Engine:
         try:
             context = self._lease.session().sparkContext  # of another session, should its JVM have died
             self._count_cores(context)
-            groups = [pack((pipeline, group)) for group in balance(units, self.tasks)]
+            groups = [pack((pipeline, group), self._loopbacks) for group in balance(units, self.tasks)]
             job = self._begin(context)
             context.setJobGroup(job.group, f"{self._name}: {what}", interruptOnCancel=True)
             context.setLocalProperty("spark.scheduler.pool", self._pool)

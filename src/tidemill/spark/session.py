@@ -67,6 +67,7 @@ _lock = threading.RLock()
 _leases: set[Lease] = set()
 _is_kept = False  # whether the session was there before the first lease
 _log: Path | None = None
+_checked: set[tuple[Any, str | None, frozenset[tuple[str, str]]]] = set()  # who may use the session as it is
 
 
 def borrow_session(
@@ -173,6 +174,7 @@ def close_session(patience_seconds: float = _JVM_END_SECONDS) -> None:
     process = getattr(gateway, "proc", None)
     if gateway is not None and (process is None or process.poll() is None):
         _stop(session, gateway, process, patience_seconds)
+    _checked.clear()
     # The next session, if any, is to start a JVM of its own.
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
@@ -230,7 +232,11 @@ def _say_nothing(request: object, client_address: object) -> None:
 
 
 def _check_same(session: SparkSession, wanted: str | None, conf: Mapping[str, str]) -> None:
-    """How many threads a local one has matters to nobody; where the work is done does."""
+    """How many threads a local one has matters to nobody; where the work is done does. Asked for each batch, so the JVM
+    is not asked each time."""
+    asked = session, wanted, frozenset(conf.items())
+    if asked in _checked:
+        return
     context = session.sparkContext
     running, settings = context.master, dict(context.getConf().getAll())
     if wanted is not None and running != wanted and not (is_local(running) and is_local(wanted)):
@@ -247,6 +253,7 @@ def _check_same(session: SparkSession, wanted: str | None, conf: Mapping[str, st
     # Of a session that the user has built: one that may try a task again is well, since the second attempt refuses to
     # write (``task``); one that always starts two copies would never complete a batch.
     check_allowed({"spark.speculation": settings.get("spark.speculation", "false")}, "the Spark session")
+    _checked.add(asked)
 
 
 def _check_reachable(master: str) -> None:

@@ -1,7 +1,10 @@
 """What a task of a batch does. Python workers import this module, so it brings no more than they need."""
 
+import os
 import pickle
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pyspark import TaskContext
@@ -13,20 +16,34 @@ from tidemill.model.receipt import Receipt
 Outcome = list[Receipt] | TidemillError  # of a group
 
 
-def pack(work: Any) -> bytes:
-    """Driver: what is to be done by a worker of the same version."""
-    return pickle.dumps((__version__, pickle.dumps(work)))
+def pack(work: Any, loopbacks: Sequence[str] = ()) -> bytes:
+    """Driver: what is to be done by a worker of the same version; and, if it speaks of ``loopbacks``, by one that has
+    this machine's."""
+    return pickle.dumps((__version__, (_loopback(), tuple(loopbacks)), pickle.dumps(work)))
 
 
 def unpack(blob: bytes) -> Any:
-    """Executor: raises UsageError where the worker has another version, which may mean something else by it."""
-    version, work = pickle.loads(blob)
+    """Executor: raises UsageError where the work would mean something else to this worker."""
+    version, (loopback, addresses), work = pickle.loads(blob)
+    if addresses and _loopback() != loopback:
+        raise UsageError(
+            f"{', '.join(addresses)} leads each machine to itself, and a worker of Spark is on another, on "
+            f"{socket.gethostname()}. Give an address that leads there from everywhere."
+        )
     if version != __version__:
         raise UsageError(
             f"a worker of Spark has Tidemill {__version__}, and this changefeed is one of Tidemill {version}. Install "
             "the same version on all workers, or send it along by spark.archives."
         )
     return pickle.loads(work)
+
+
+def _loopback() -> str:
+    """Names this machine's, or this container's; empty where nothing tells."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
+        space = os.stat("/proc/self/ns/net")
+        return f"{boot.read().strip()} {space.st_dev} {space.st_ino}"
+    return ""
 
 
 def run_groups(blobs: Iterator[bytes]) -> Iterator[bytes]:

@@ -9,18 +9,20 @@ from pyspark.sql import SparkSession
 
 from tidemill.errors import TidemillError
 from tidemill.spark.engine import TROUBLES, translate, worst
+from tidemill.spark.task import pack, unpack
 from tidemill.verify.check import Task
 
 _RESULT = pa.schema([pa.field("result", pa.binary())])
 
 
-def runner(spark: SparkSession) -> Callable[[Sequence[Task]], list[Any]]:
-    """Carries tasks to executors. What stopped one is raised when all have ended."""
+def runner(spark: SparkSession, loopbacks: Sequence[str] = ()) -> Callable[[Sequence[Task]], list[Any]]:
+    """Carries tasks to executors. What stopped one is raised when all have ended. ``loopbacks``: addresses in them that
+    only workers of this machine can do something with."""
 
     def run(tasks: Sequence[Task]) -> list[Any]:
         if not tasks:
             return []
-        blobs = [pickle.dumps(numbered) for numbered in enumerate(tasks)]
+        blobs = [pickle.dumps((number, pack(task, loopbacks))) for number, task in enumerate(tasks)]
         try:
             frame = spark.createDataFrame([(blob,) for blob in blobs], "task binary").repartition(len(blobs))
             results = frame.mapInArrow(run_tasks, "result binary").toArrow()
@@ -43,8 +45,8 @@ def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _run_task(blob: bytes) -> tuple[int, Any]:
-    number, task = pickle.loads(blob)
+    number, packed = pickle.loads(blob)
     try:
-        return number, task.run()
+        return number, unpack(packed).run()
     except TidemillError as error:
         return number, error

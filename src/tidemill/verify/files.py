@@ -8,6 +8,7 @@ The last message of a key is the last by commit-ts where messages carry it (``en
 """
 
 import binascii
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from tidemill.flow.mounter.defaults import fill_of
 from tidemill.model.ddl import ActionType
 from tidemill.model.row import arrow_type
 from tidemill.model.table import ColumnInfo, ColumnType, TableInfo
-from tidemill.model.ts import Ts, compose, physical_ms
+from tidemill.model.ts import Ts, compose, physical_ms, show
 from tidemill.sinks.files import layout
 from tidemill.sinks.files.schema_file import parse_name
 from tidemill.sinks.files.storage import Files, StorageOptions, open_files
@@ -73,6 +74,7 @@ class FileSource:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         files = files_of(self.config)
+        self._check_here(files)
         reader = _Reader(self.config, self.comparison.table, self.zone)
         found = [reader.read(files, version) for version in self.versions]
         self._check_still(files)
@@ -80,6 +82,15 @@ class FileSource:
         rows = _folded(whole, self.comparison, self.ts, by_ts=has_commit_ts(self.config))
         for batch in rows.to_batches(max_chunksize=_BATCH_ROWS):
             yield self.comparison.settled(batch.columns)
+
+    def _check_here(self, files: Files) -> None:
+        """A folder that this machine does not see would look like one without rows."""
+        if (checkpoint_of(files) or 0) < self.ts:
+            raise SinkError(
+                f"{files.root} on {socket.gethostname()} is not the folder that is checked: it holds no changes up to "
+                f"{show(self.ts)}. Where Spark's workers are on other machines, each of them has to see it under this "
+                "path. Share it with them, or check with --spark-master 'local[2]'."
+            )
 
     def _check_still(self, files: Files) -> None:
         is_csv = self.config.protocol is MessageProtocol.CSV

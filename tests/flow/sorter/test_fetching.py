@@ -1,5 +1,6 @@
 """Rows of segments over Arrow Flight: the same as from the file, or an error that says what is wrong; never others."""
 
+import asyncio
 import errno
 import os
 import pickle
@@ -17,12 +18,22 @@ from pyarrow import flight
 from tests.flow.sorter.sorter_changes import Change, batch, change, in_order, rows
 from tidemill.certificates import SelfSigned, self_signed
 from tidemill.errors import EngineError, SegmentCorruptError
-from tidemill.flow.sorter import KeyRange, LargeTransaction, SpanSlices, fetching, read_portions, read_slices, serving
+from tidemill.flow.sorter import (
+    KeyRange,
+    LargeTransaction,
+    Sorter,
+    SpanSlices,
+    fetching,
+    read_portions,
+    read_slices,
+    serving,
+)
 from tidemill.flow.sorter.fetching import SegmentSupply
 from tidemill.flow.sorter.segment import Segment, write_segment
 from tidemill.flow.sorter.serving import SegmentServer
 from tidemill.flow.sorter.shelf import Shelf
 from tidemill.flow.sorter.wire import Ticket, checksum
+from tidemill.model.ts import Ts
 
 MANY = [change(1 + ts // 3, b"%05d" % (ts * 7919 % 4000)) for ts in range(4000)]
 KEYS = KeyRange(b"01000", b"02500")
@@ -152,6 +163,30 @@ def test_another_file_of_that_name_and_size_is_not_taken_for_the_segment(capture
     assert other.stat().st_size == plan.slices[0].layout.file_bytes
     here = replace(plan.slices[0], layout=replace(plan.slices[0].layout, path=str(other)))
     assert rows(read_slices(replace(plan, slices=(here,)), supply=capture.supply)) == in_order(MANY)
+
+
+def test_what_a_sorter_holds_can_be_asked_for_until_it_is_released(capture: Capture, tmp_path: Path) -> None:
+    async def run() -> None:
+        sorter = Sorter(tmp_path / "sorter", shelf=capture.shelf)
+        sorter.open_span(1, Ts(0))
+        await sorter.add(1, batch(MANY))
+        sorter.advance(1, Ts(1000))
+        (plan,) = sorter.plan(Ts(0), Ts(1000))
+        away = tuple(replace(s, layout=replace(s.layout, path=f"/nowhere/{s.layout.name}")) for s in plan.slices)
+        plan = replace(plan, slices=away)
+        assert rows(read_slices(plan, supply=capture.supply)) == in_order(within(MANY, 0, 1000, None))
+        sorter.advance(1, Ts(5000))
+        sorter.release(Ts(5000))
+        with pytest.raises(EngineError, match=r"segment segment-00000001\.arrow .* was released"):
+            next(read_portions(plan, supply=capture.supply))
+        await sorter.add(1, batch([change(5001, b"k")]))
+        sorter.advance(1, Ts(6000))
+        sorter.plan(Ts(5000), Ts(6000))
+        assert len(capture.shelf) == 1
+        sorter.close()
+        assert len(capture.shelf) == 0
+
+    asyncio.run(run())
 
 
 # What can go wrong. Each is an error; no rows come of it.

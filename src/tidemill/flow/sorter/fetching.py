@@ -52,6 +52,7 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),  # whatever the environment says: the capture is on the cluster's own network
 )
 
 

@@ -12,6 +12,7 @@ import errno
 import os
 import secrets
 import shutil
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -230,7 +231,8 @@ _REMEDIES = {
     errno.EACCES: "We have no right to: give this user write access",
     errno.EPERM: "We have no right to: give this user write access",
     errno.EROFS: "The file system is read-only: mount it for writing",
-    errno.ENOENT: "The folder has vanished: bring it back (is its disk still mounted?)",
+    errno.ENOENT: "The folder has vanished: bring it back (is its disk still mounted? Where Spark has workers on other "
+    "machines, each of them, and so {host}, has to see it under this path, on a file system that they share)",
     errno.ENOTDIR: "A file stands where a folder should be: move it away or choose another folder",
     errno.EEXIST: "A file stands where a folder should be: move it away or choose another folder",
     errno.EISDIR: "A folder stands where a file should be: move it away or choose another folder",
@@ -251,7 +253,7 @@ _PASSING = frozenset(
 
 def _translate(what: str, path: Path, error: OSError) -> SinkError:
     remedy = _REMEDIES.get(error.errno or 0, "See what the system says of it")
-    found = f"cannot {what} {path}: {error.strerror or error}. {remedy}"
+    found = f"cannot {what} {path}: {error.strerror or error}. {remedy.replace('{host}', socket.gethostname())}"
     if error.errno in _PASSING:
         return SinkUnavailableError(f"{found}. Nothing is lost: the changefeed continues from its checkpoint.")
     return SinkError(f"{found}, then start again; the changefeed continues from its checkpoint and nothing is lost.")
