@@ -8,10 +8,12 @@ process's own, made at its start, and travels to the executors with their work: 
 Runs on the capture, in threads of its own.
 """
 
+import os
 import secrets
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -39,6 +41,7 @@ from tidemill.model.change import RAW_CHANGE_SCHEMA, cut_by_bytes
 
 _MESSAGE_BYTES = 4 << 20  # or one row
 _TOKEN_BYTES = 32
+_PATIENCE_SECONDS = 0.5  # with those who are being served, at the end
 _SHUTDOWN_SECONDS = 5.0
 
 log = get_logger("segments")
@@ -69,10 +72,14 @@ class SegmentServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
         self._shelves.pop(token, None)
 
     def stop(self) -> None:
-        """Whoever is being served may lose the rest."""
+        """Whoever is being served may lose the rest; one that stands still, and takes nothing, is not waited for."""
+        port = self.port
         ending = threading.Thread(target=self.shutdown, name="segments-stop", daemon=True)
         ending.start()
-        ending.join(_SHUTDOWN_SECONDS)
+        ending.join(_PATIENCE_SECONDS)
+        if ending.is_alive():
+            _hang_up(port)
+            ending.join(_SHUTDOWN_SECONDS)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         shelf: Shelf = context.get_middleware(AUTHORIZATION).shelf
@@ -122,6 +129,21 @@ def _refusing(shelf: Shelf, wanted: Ticket) -> Iterator[None]:
 def _released(wanted: Ticket) -> Exception:
     error: Exception = flight.FlightServerError(f"segment {wanted.name} was released", RELEASED)
     return error
+
+
+def _hang_up(port: int) -> None:
+    """End this process's connections at a port of its own. Flight would wait for whoever does not read on."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # no socket, or gone
+            handle = os.dup(int(name))
+            try:
+                with socket.socket(fileno=handle) as one:
+                    handle = -1
+                    if one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockname()[1] == port:
+                        one.shutdown(socket.SHUT_RDWR)
+            finally:
+                if handle >= 0:
+                    os.close(handle)
 
 
 class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
