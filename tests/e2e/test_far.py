@@ -7,16 +7,19 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import orjson
 import pytest
 
+from tests import rounds
 from tests.e2e.hosts import Host, Network, need_namespaces
 from tests.e2e.processes import PATIENCE_SECONDS, wait_until
 from tests.e2e.sqlclient import Client
@@ -229,59 +232,99 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def test_every_sink_comes_out_equal_and_a_worker_that_is_cut_off_loses_nothing(site: Site, tmp_path: Path) -> None:
-    catalog = f"sqlite:///{tmp_path}/catalog.db"
+@dataclass
+class Feeds:
+    """A changefeed into each kind of sink, in one process on the capture's host."""
+
+    site: Site
+    sinks: dict[str, str]
+    process: Process
+
+    def go(self) -> None:
+        """Capture everything up to now."""
+        self.process.write(self.site.now(), self.sinks)
+
+    def check_done(self) -> None:
+        done = self.process.read()
+        assert all(isinstance(batches, int) for batches in done.values()), f"{done}\n{self.process.errors}"
+
+    def check_equal(self) -> None:
+        expected = upstream_rows(self.site)
+        assert mariadb_rows(self.site) == expected
+        assert bucket_rows(self.site, "files") == expected
+        assert lake_rows(self.sinks["iceberg"]) == expected
+
+
+@pytest.fixture(scope="module")
+def feeds(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feeds]:
+    folder = tmp_path_factory.mktemp("feeds")
     sinks = {
         "bucket": f"s3://lake/files?protocol=canal-json&enable-tidb-extension=true&{site.bucket.parameters}",
         "mariadb": site.mariadb.uri("worker-count=4"),
-        "iceberg": f"iceberg+s3://lake/warehouse?flush-interval=0s&catalog={catalog}&{site.bucket.parameters}",
+        "iceberg": f"iceberg+s3://lake/warehouse?flush-interval=0s&catalog=sqlite:///{folder}/catalog.db"
+        f"&{site.bucket.parameters}",
     }
-    start_ts = site.now()
+    given = [site.pd, site.master, CONF, str(site.folder), site.now()]
     site.execute(
         "create database shop",
         *(f"create table shop.{table} (id bigint primary key, v varchar(40), n int)" for table in TABLES),
     )
+    process = Process(folder, site.capture, sys.executable, "-c", CAPTURE, json.dumps(given))
+    yield Feeds(site, sinks, process)
+    for host in site.workers.values():
+        host.connect()
+    process.stop()
+
+
+def test_every_sink_comes_out_equal_and_a_worker_that_is_cut_off_loses_nothing(site: Site, feeds: Feeds) -> None:
     write_rows(site, 1)
-    given = [site.pd, site.master, CONF, str(site.folder), start_ts]
-    capture = Process(tmp_path, site.capture, sys.executable, "-c", CAPTURE, json.dumps(given))
-    try:
-        capture.write(site.now(), sinks)
-        assert all(isinstance(batches, int) for batches in capture.read().values()), capture.errors
-        assert mariadb_rows(site) == upstream_rows(site)
-        for pid in (daemon.pid for daemon in site.daemons[1:]):  # the workers saw nothing of what the capture has
-            assert os.listdir(f"/proc/{pid}/root{site.folder}") == []
-        assert {"bucket", "mariadb", "iceberg"} <= set(os.listdir(site.folder))
+    feeds.go()
+    feeds.check_done()
+    assert mariadb_rows(site) == upstream_rows(site)
+    for pid in (daemon.pid for daemon in site.daemons[1:]):  # the workers see nothing of what the capture has
+        assert os.listdir(f"/proc/{pid}/root{site.folder}") == []
+    assert {"bucket", "mariadb", "iceberg"} <= set(os.listdir(site.folder))
 
-        write_rows(site, 10_000)
-        with site.mariadb.connect() as holder, holder.cursor() as cursor:
-            cursor.execute("lock tables " + ", ".join(f"shop.{table} write" for table in TABLES))
-            capture.write(site.now(), sinks)
-            stuck: set[str] = set()
+    write_rows(site, 10_000)
+    with site.mariadb.connect() as holder, holder.cursor() as cursor:
+        cursor.execute("lock tables " + ", ".join(f"shop.{table} write" for table in TABLES))
+        feeds.go()
+        stuck: set[str] = set()
 
-            def is_stuck() -> bool:
-                assert capture.is_running, capture.errors
-                cursor.execute("select host from information_schema.processlist where state like '%metadata lock%'")
-                stuck.update(host.rpartition(":")[0] for (host,) in cursor.fetchall())
-                return bool(stuck)
+        def is_stuck() -> bool:
+            assert feeds.process.is_running, feeds.process.errors
+            cursor.execute("select host from information_schema.processlist where state like '%metadata lock%'")
+            stuck.update(host.rpartition(":")[0] for (host,) in cursor.fetchall())
+            return bool(stuck)
 
-            wait_until(is_stuck, "a worker in the midst of a batch")
-            lost = min(stuck)
-            site.workers[lost].cut_off()
-        assert all(isinstance(batches, int) for batches in capture.read().values()), capture.errors
-        assert "beginning the batch again" in capture.errors
-        expected = upstream_rows(site)
-        assert mariadb_rows(site) == expected
-        assert bucket_rows(site, "files") == expected
-        assert lake_rows(sinks["iceberg"]) == expected
+        wait_until(is_stuck, "a worker in the midst of a batch")
+        site.workers[min(stuck)].cut_off()
+    feeds.check_done()
+    assert "beginning the batch again" in feeds.process.errors
+    feeds.check_equal()
 
-        # What only the capture's own host has is refused, whoever tries it elsewhere.
-        folder = f"file://{site.folder}/files?protocol=canal-json"
-        capture.write(site.now(), {"folder": folder, "copied": "blackhole://"})
-        refused = capture.read()
-        assert refused["folder"].startswith("SinkError: cannot create folder")
-        assert "has to see it under this path" in refused["folder"]
-        assert refused["copied"].startswith(f"UsageError: {site.pd} leads each machine to itself")
-    finally:
-        for host in site.workers.values():
-            host.connect()
-        capture.stop()
+
+def test_what_only_the_host_of_the_capture_has_is_refused(site: Site, feeds: Feeds) -> None:
+    folder = f"file://{site.folder}/files?protocol=canal-json"
+    feeds.process.write(site.now(), {"folder": folder, "copied": "blackhole://"})
+    refused = feeds.process.read()
+    assert refused["folder"].startswith("SinkError: cannot create folder")
+    assert "has to see it under this path" in refused["folder"]
+    assert refused["copied"].startswith(f"UsageError: {site.pd} leads each machine to itself")
+
+
+@pytest.mark.soak
+def test_workers_that_come_and_go_at_random_lose_nothing(site: Site, feeds: Feeds) -> None:
+    """One at a time: for less than it takes to count as lost, or for more."""
+    random = Random(rounds.seed(1))
+    write_rows(site, 1)
+    for number in range(1, rounds.rounds(5) + 1):
+        write_rows(site, number * 10_000)
+        feeds.go()
+        time.sleep(random.uniform(0.0, 6.0))
+        host = random.choice(list(site.workers.values()))
+        host.cut_off()
+        time.sleep(random.choice((0.5, 5.0, 15.0, 25.0)))
+        host.connect()
+        feeds.check_done()
+        feeds.check_equal()

@@ -4,11 +4,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark import SparkConf
 
 from tidemill.errors import UsageError
-from tidemill.spark import settings
+from tidemill.spark import session, settings
+from tidemill.spark.session import borrow_session
 from tidemill.spark.settings import read_conf, resolve
 
 REQUIRED = {key: value for key, (value, _) in settings.REQUIRED.items()}
@@ -127,7 +130,6 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from tidemill.errors import UsageError
 from tidemill.flow.sorter import Shelf
 from tidemill.spark.engine import Engine
 from tidemill.spark.session import borrow_session
@@ -148,10 +150,6 @@ other.close()
 third = serve(session, Shelf())
 print(third.supply.certificate == one.supply.certificate)
 third.close()
-try:
-    borrow_session(conf={"spark.driver.memory": "9g"}).session()
-except UsageError as error:
-    print(error)
 lease.release()
 """
 
@@ -166,37 +164,29 @@ def test_a_session_is_as_the_user_says(tmp_path: Path, around: Path) -> None:
         "[3, 2, 5]",
         "True False",
         "False",
-        "cannot use Spark with another value of spark.driver.memory: this process has a session, and it can have only "
-        "one. Use the same settings for all changefeeds of a process, or another process.",
     ], done.stderr
 
 
-OF_THE_USER = """
-from pyspark.sql import SparkSession
-from tidemill.errors import UsageError
-from tidemill.spark import session as ours
-
-session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-lease = ours.borrow_session()
-print(lease.session() is session, lease.session() is session)
-lease.release()
-print(session.sparkContext.parallelize([1, 2, 3]).getNumPartitions())
-session.sparkContext._conf.set("spark.speculation", "true")
-ours._checked.clear()
-try:
-    ours.borrow_session().session()
-except UsageError as error:
-    print(error)
-session.stop()
-"""
-
-
 @pytest.mark.spark
-def test_a_session_of_the_users_is_used_as_it_is_and_left_alone(tmp_path: Path) -> None:
-    script = [sys.executable, "-c", OF_THE_USER]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    refusal, *rest = done.stdout.splitlines()
-    assert refusal.startswith("the Spark session sets spark.speculation to 'true', which has to be 'false'"), (
-        done.stderr
-    )
-    assert rest == ["True True", "3"]
+def test_a_session_that_is_there_is_used_as_it_is_and_left_alone(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = borrow_session()
+    assert lease.session() is spark
+    lease.release()
+    assert spark.sparkContext.parallelize([1, 2], 1).getNumPartitions() == 1
+
+    def refusal(master: str | None = None, **conf: str) -> str:
+        wanted = borrow_session(master, conf={name.replace("_", "."): value for name, value in conf.items()})
+        try:
+            with pytest.raises(UsageError) as refused:
+                wanted.session()
+            return str(refused.value)
+        finally:
+            wanted.release()
+
+    assert "another value of spark.driver.memory: this process has a session" in refusal(spark_driver_memory="9g")
+    assert "another value of spark.x" in refusal(spark_x="1")
+    assert "this process has a session on 'local[2]'" in refusal("yarn")
+    speculative = SparkConf(loadDefaults=False).set("spark.speculation", "true")
+    monkeypatch.setattr(spark.sparkContext, "_conf", speculative)
+    monkeypatch.setattr(session, "_checked", set())
+    assert "the Spark session sets spark.speculation to 'true', which has to be 'false'" in refusal()

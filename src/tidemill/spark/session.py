@@ -238,13 +238,13 @@ def _check_same(session: SparkSession, wanted: str | None, conf: Mapping[str, st
     if asked in _checked:
         return
     context = session.sparkContext
-    running, settings = context.master, dict(context.getConf().getAll())
+    running, settings = context.master, context._conf  # not a copy: that would ask the JVM for each of its settings
     if wanted is not None and running != wanted and not (is_local(running) and is_local(wanted)):
         raise UsageError(
             f"cannot use Spark on master {wanted!r}: this process has a session on {running!r}, and it can have only "
             "one. Use the same master for all changefeeds of a process, or another process."
         )
-    differing = [key for key, value in conf.items() if settings.get(key, value) != value]
+    differing = [key for key, value in conf.items() if settings.get(key) != value]
     if differing:
         raise UsageError(
             f"cannot use Spark with another value of {', '.join(sorted(differing))}: this process has a session, and "

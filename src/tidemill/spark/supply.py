@@ -60,10 +60,11 @@ class Serving:
 def serve(session: SparkSession, shelf: Shelf) -> Serving | None:
     """Let workers ask for the segments on the shelf; None where they see them without."""
     global _shared
-    conf = dict(session.sparkContext.getConf().getAll())
-    if is_local(session.sparkContext.master) and conf.get(FLIGHT, "false").lower() != "true":
+    context = session.sparkContext
+    conf = context._conf  # not a copy: that would ask the JVM for each of its settings
+    if is_local(context.master) and conf.get(FLIGHT, "false").lower() != "true":
         return None
-    host = conf["spark.driver.host"].strip("[]")
+    host = conf.get("spark.driver.host").strip("[]")
     with _lock:
         if _shared is None:
             _shared = _start(conf.get("spark.driver.bindAddress", host).strip("[]"), conf.get(FLIGHT_PORT, "0"))
