@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 
 from tidemill.errors import EngineError, RowUndecodableError, SinkError, StoppedError, UsageError
 from tidemill.model.receipt import Receipt
+from tidemill.spark import task as task_module
 from tidemill.spark.engine import Engine, balance, reason_of, translate, worst
 from tidemill.spark.session import Lease, borrow_session
 from tidemill.spark.task import pack, run_groups
@@ -128,6 +129,23 @@ def test_a_worker_of_another_version_does_nothing() -> None:
     found = pickle.loads(result)
     assert isinstance(found, UsageError)
     assert "one of Tidemill 0.0.9. Install the same version on all workers" in str(found)
+
+
+@pytest.mark.parametrize("addresses", [(), ("127.0.0.1:3306",)])
+def test_a_worker_of_another_machine_does_nothing_with_loopback(
+    monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]
+) -> None:
+    packed = pack((Doing(), [Work(1)]), addresses)
+    (here,) = run_groups(iter([packed]))
+    assert len(pickle.loads(here)) == 1
+    monkeypatch.setattr(task_module, "_loopback", lambda: "another's")
+    (there,) = run_groups(iter([packed]))
+    found = pickle.loads(there)
+    if addresses:
+        assert isinstance(found, UsageError)
+        assert str(found).startswith("127.0.0.1:3306 leads each machine to itself")
+    else:
+        assert len(found) == 1
 
 
 def test_units_are_shared_among_tasks_by_their_weight() -> None:

@@ -215,10 +215,11 @@ class Changefeed:
         if self._engine is None:
             name, most_tasks = self._data_dir.path.name, self._traits.most_tasks
             local = loopbacks(self._place, self._options.pd if self.is_copying else "")
-            self._engine = Engine(
+            engine = Engine(
                 self._lease, name, self._options.tasks, most_tasks=most_tasks, shelf=self._shelf, loopbacks=local
             )
-            self._engine.start()
+            engine.start()
+            self._engine = engine
         return self._engine
 
     def poll(self, seconds: float = _POLL_SECONDS, on_wait: Callable[[], None] = _nothing) -> bool:

@@ -150,7 +150,8 @@ class Engine:
         return [receipt for outcome in outcomes if isinstance(outcome, list) for receipt in outcome]
 
     def _count_cores(self, context: SparkContext) -> None:
-        self._cores = max(1, int(context.defaultParallelism))
+        if self._given_tasks is None:
+            self._cores = max(1, int(context.defaultParallelism))
 
     def _begin(self, context: SparkContext) -> "_Job":
         with self._lock:

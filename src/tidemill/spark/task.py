@@ -24,16 +24,17 @@ def pack(work: Any, loopbacks: Sequence[str] = ()) -> bytes:
 
 def unpack(blob: bytes) -> Any:
     """Executor: raises UsageError where the work would mean something else to this worker."""
-    version, (loopback, addresses), work = pickle.loads(blob)
-    if addresses and _loopback() != loopback:
-        raise UsageError(
-            f"{', '.join(addresses)} leads each machine to itself, and a worker of Spark is on another, on "
-            f"{socket.gethostname()}. Give an address that leads there from everywhere."
-        )
+    version, *rest = pickle.loads(blob)
     if version != __version__:
         raise UsageError(
             f"a worker of Spark has Tidemill {__version__}, and this changefeed is one of Tidemill {version}. Install "
             "the same version on all workers, or send it along by spark.archives."
+        )
+    (loopback, addresses), work = rest
+    if addresses and _loopback() != loopback:
+        raise UsageError(
+            f"{', '.join(addresses)} leads each machine to itself, and a worker of Spark is on another, on "
+            f"{socket.gethostname()}. Give an address that leads there from everywhere."
         )
     return pickle.loads(work)
 
