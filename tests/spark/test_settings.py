@@ -126,6 +126,38 @@ def test_two_masters_are_refused(tmp_path: Path) -> None:
     assert resolve(None, {"spark.master": "local[3]"}, tmp_path, "feed").master == "local[3]"
 
 
+@pytest.mark.parametrize(
+    ("said", "logged", "reason"),
+    [
+        (
+            "An error occurred while calling X.\n: org.apache.spark.SparkException: Bad master.\n\tat x",
+            "",
+            "Bad master.",
+        ),
+        (
+            "An error occurred while calling X.\n: io.k8s.KubernetesException: An error has occurred.\n\tat x\n"
+            "Caused by: java.io.IOException: Failed\n\tat y\nCaused by: java.ConnectException: Connection refused\n",
+            "",
+            "An error has occurred (Connection refused).",
+        ),
+        (
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.",
+            'WARNING: x\nException in thread "main" org.apache.spark.SparkException: Set HADOOP_CONF_DIR.\n\tat y',
+            "Set HADOOP_CONF_DIR.",
+        ),
+        (
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited.",
+            "",
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited.",
+        ),
+    ],
+)
+def test_why_spark_did_not_start_is_one_sentence(tmp_path: Path, said: str, logged: str, reason: str) -> None:
+    log = tmp_path / "spark.log"
+    log.write_text("Error: of an earlier start\n" + logged)
+    assert session.reason_of_start(Exception(said), log, len("Error: of an earlier start\n")) == reason
+
+
 SCRIPT = """
 import sys
 from pathlib import Path

@@ -6,6 +6,7 @@ session is closed, unless it was there before the first one came: then it is som
 
 import logging
 import os
+import re
 import shutil
 import socket
 import sys
@@ -145,6 +146,7 @@ def _start(
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
+    logged = _log.stat().st_size if _log.exists() else 0
     try:
         if SparkContext._gateway is None:
             SparkContext._ensure_initialized(gateway=jvm.start(settings, _log, should_stop))
@@ -162,8 +164,8 @@ def _start(
                 "and have java on the PATH, or set JAVA_HOME."
             ) from error
         raise EngineError(
-            f"cannot start Spark on master {master!r}: {_reason(error)} Check --spark-master, and what the logs of "
-            "the master and the workers say."
+            f"cannot start Spark on master {master!r}: {reason_of_start(error, _log, logged)} Check --spark-master, "
+            "--spark-conf, and what the logs of the master and the workers say."
         ) from error
 
 
@@ -273,8 +275,22 @@ def _check_reachable(master: str) -> None:
     )
 
 
-def _reason(error: Exception) -> str:
-    """The sentence of an exception of the JVM, without its class and stack."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    found = lines[1] if len(lines) > 1 and lines[0].startswith("An error occurred while calling") else lines[0]
-    return found.removeprefix(": ").rpartition("Exception: ")[2].strip().removesuffix(".") + "."
+def reason_of_start(error: Exception, log: Path, logged: int) -> str:
+    """The sentence of what ended a start, without classes and stacks: the JVM's exception with what caused it; or, where
+    it ended before it could be asked, what it has written into its log, behind the first ``logged`` bytes."""
+    text = str(error)
+    if "JAVA_GATEWAY_EXITED" in text and log.exists():
+        said = log.read_bytes()[logged:].decode(errors="replace")
+        found = re.search(r"(?:Exception|Error)(?: in [^:\n]*)?: (.+)", said)
+        return _sentence(found[1]) if found else _sentence(text.splitlines()[0])
+    lines = [line for line in text.splitlines() if line.strip()]
+    found_line = lines[1] if len(lines) > 1 and lines[0].startswith("An error occurred while calling") else lines[0]
+    reason = _sentence(found_line.removeprefix(": ").rpartition("Exception: ")[2])
+    causes = re.findall(r"^Caused by: [\w.$]+: (.+)", text, re.MULTILINE)
+    if causes and causes[-1].strip() not in reason:
+        return f"{reason.removesuffix('.')} ({causes[-1].strip().removesuffix('.')})."
+    return reason
+
+
+def _sentence(text: str) -> str:
+    return text.strip().removesuffix(".") + "."
