@@ -43,7 +43,9 @@ def test_workers_elsewhere_get_an_address_that_leads_here(tmp_path: Path, monkey
     assert "spark.driver.bindAddress" not in conf
     assert "log4j" not in conf["spark.executor.extraJavaOptions"]  # our file is not there
     assert "spark.driver.host" not in resolve("yarn", {}, tmp_path, "feed").conf
-    assert resolve("k8s://https://127.0.0.1:6443", {}, tmp_path, "f").conf["spark.driver.host"] == "127.0.0.1"
+    for master in ("k8s://https://127.0.0.1:6443", "k8s://127.0.0.1", "spark://127.0.0.1:1,10.0.0.1:2"):
+        assert resolve(master, {}, tmp_path, "f").conf["spark.driver.host"] == "127.0.0.1"
+    assert resolve("spark://[::1]:7077", {}, tmp_path, "f").conf.get("spark.driver.host", "[::1]") == "[::1]"
     monkeypatch.setenv("SPARK_LOCAL_IP", "10.0.0.7")
     assert "spark.driver.host" not in resolve("spark://127.0.0.1:7077", {}, tmp_path, "feed").conf
 

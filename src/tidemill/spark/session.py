@@ -276,8 +276,8 @@ def _check_reachable(master: str) -> None:
 
 
 def reason_of_start(error: Exception, log: Path, logged: int) -> str:
-    """The sentence of what ended a start, without classes and stacks: the JVM's exception with what caused it; or, where
-    it ended before it could be asked, what it has written into its log, behind the first ``logged`` bytes."""
+    """The sentence of what ended a start, without classes and stacks: the JVM's exception with what caused it. Where it
+    ended before it could be asked, what it has written into its log, behind the first ``logged`` bytes."""
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text and log.exists():
         said = log.read_bytes()[logged:].decode(errors="replace")

@@ -168,10 +168,11 @@ def _python(master: str, found: Mapping[str, str]) -> str:
 
 def _address_towards(master: str) -> str | None:
     """This machine's, as the cluster's own machines see it; None: Spark is to find one."""
-    parts = urlsplit(master.removeprefix("k8s://").split(",")[0])
-    if not parts.hostname:
-        return None
+    if master.partition("://")[0] not in ("spark", "k8s"):
+        return None  # YARN's is in files of Hadoop's own
+    text = master.removeprefix("k8s://").split(",")[0]
     try:
+        parts = urlsplit(text if "://" in text else f"https://{text}")
         for family, kind, protocol, _, address in socket.getaddrinfo(
             parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM
         ):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import EngineError, SegmentCorruptError
@@ -73,7 +74,8 @@ class SegmentSupply:
         from pyarrow import flight
 
         ticket = Ticket(each.layout.identity, each.layout.name, each.row_low, each.row_high, keys)
-        seconds = self.patience_seconds + each.layout.file_bytes / _SLOWEST_BYTES
+        about = int(np.frombuffer(each.sample_bytes, np.int64).sum())  # and what one sample stands for
+        seconds = self.patience_seconds + about / _SLOWEST_BYTES
         headers = [(AUTHORIZATION.encode(), f"{SCHEME}{self.token}".encode())]
         with self._explained(each):
             options = flight.FlightCallOptions(timeout=seconds, headers=headers)
