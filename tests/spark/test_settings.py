@@ -52,12 +52,12 @@ def test_workers_elsewhere_get_an_address_that_leads_here(tmp_path: Path, monkey
 
 def test_the_users_settings_win_in_their_order(tmp_path: Path, around: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (around / "spark-defaults.conf").write_text(
-        "# Spark's own form\n\nspark.driver.memory   3g\nspark.ui.enabled=true\nspark.master : spark://away:7077\n"
+        "# Spark's own form\n\nspark.driver.memory   3g\nspark.ui.enabled=true\nspark.master : spark://127.0.0.1:7077\n"
         "spark.executor.memory 5g\nspark.local.dir = \\\n    /fast\nnot.sparks 1\n  spark.app.name\tshop \n"
     )
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--executor-memory 6g --conf 'spark.x=a b' pyspark-shell")
     found = resolve(None, {"spark.executor.memory": "7g"}, tmp_path, "feed")
-    assert found.master == "spark://away:7077"
+    assert found.master == "spark://127.0.0.1:7077"
     assert found.conf["spark.executor.memory"] == "7g"
     # What Spark finds by itself it is not told otherwise.
     spoken_for = {"spark.driver.memory", "spark.ui.enabled", "spark.local.dir", "spark.app.name", "spark.x"}
