@@ -14,9 +14,10 @@ from tidebox.sql.bootstrap import bootstrap
 from tidebox.sql.catalog import LEASE_SECONDS, SchemaCache
 from tidebox.sql.ddl.executor import DdlExecutor
 from tidebox.sql.ddl.worker import Nodes, Worker
+from tidebox.sql.keeper import keeper_of
 from tidebox.sql.node import Node
 from tidebox.sql.session import SqlSession
-from tidebox.sql.transaction import Transaction, keeper_of
+from tidebox.sql.transaction import Transaction
 from tidebox.sql.variables import GlobalVariables
 from tidebox.sql.wire.server import SqlServer
 from tidemill.errors import TidemillError, UsageError

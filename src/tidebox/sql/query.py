@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 from tidebox.sql.aggregates import Aggregate, aggregate
 from tidebox.sql.compute import casts, convert
-from tidebox.sql.compute.compare import comparables, group_key, order_key
+from tidebox.sql.compute.compare import comparables, group_key
 from tidebox.sql.compute.compiler import AGGREGATES, Compiler
 from tidebox.sql.compute.kinds import WIRE_TYPES, Computed, Kind, Type
 from tidebox.sql.compute.operators import truth_of
 from tidebox.sql.compute.scope import Context, Scope, ScopeColumn
+from tidebox.sql.orders import distinct, in_order, limits, orderings
 from tidebox.sql.paths import rows_for
 from tidebox.sql.syntax.tree import (
     Binary,
@@ -27,11 +28,9 @@ from tidebox.sql.syntax.tree import (
     Expression,
     Item,
     Join,
-    Limit,
     Literal,
     Locking,
     Name,
-    Ordering,
     Query,
     Select,
     Source,
@@ -138,8 +137,8 @@ class Planner:
                 turn.append(compute)
         names = parts[0].names
         scope = Scope(ScopeColumn(name, kind) for name, kind in zip(names, types, strict=True))
-        keys = _orderings(query.order_by, names, Compiler(scope, self.context))
-        first, count = _limits(query.limit, self.context)
+        keys = orderings(query.order_by, names, Compiler(scope, self.context))
+        first, count = limits(query.limit, self.context)
 
         def stream() -> Iterator[Row]:
             rows: Iterator[Row] = (
@@ -148,9 +147,9 @@ class Planner:
                 for row in part.stream()
             )
             if not query.is_all:
-                rows = _distinct(rows, types)
+                rows = distinct(rows, types)
             if keys:
-                rows = iter(_sorted([(row, row) for row in rows], keys))
+                rows = iter(in_order([(row, row) for row in rows], keys))
             return islice(rows, first, None if count is None else first + count)
 
         columns = tuple(wire_column(name, kind) for name, kind in zip(names, types, strict=True))
@@ -350,9 +349,9 @@ class _SelectPlanner:
                 self._aliases.setdefault(item.alias.lower(), computed)
         having = self._having(items)
         names = tuple(_name(item) for item, _ in items)
-        orders = _orderings(tree.order_by, names, Compiler(self._scope, context, self._order_hook), items)
+        orders = orderings(tree.order_by, names, Compiler(self._scope, context, self._order_hook), items)
         self._is_grouped = self._is_grouped or bool(self._aggregates)
-        first, count = _limits(tree.limit, context)
+        first, count = limits(tree.limit, context)
         types = tuple(computed.type for _, computed in items)
         columns = tuple(self._wire(item, computed) for item, computed in items)
         plan = Plan(names, types, columns, lambda: iter(()), self._scope.is_correlated)
@@ -368,11 +367,11 @@ class _SelectPlanner:
                 rows = (row for row in rows if having(row))
             if orders:
                 pairs = [([compute(row) for compute in computes], row) for row in rows]
-                found: Iterator[Row] = iter(_sorted(pairs, orders))
+                found: Iterator[Row] = iter(in_order(pairs, orders))
             else:
                 found = ([compute(row) for compute in computes] for row in rows)
             if tree.is_distinct:
-                found = _distinct(found, types)
+                found = distinct(found, types)
             return islice(found, first, None if count is None else first + count)
 
         plan.stream = stream
@@ -534,83 +533,6 @@ def wire_column(name: str, kind: Type) -> Column:
         length=length,
         decimals=decimals,
     )
-
-
-# Order and limits
-
-_Key = tuple[Callable[[Row, Row], Any], bool]  # from output and source row to a key; whether it descends
-
-
-def _orderings(
-    order_by: Sequence[Ordering],
-    names: Sequence[str],
-    compiler: Compiler,
-    items: Sequence[tuple[Item, Computed]] = (),
-) -> list[_Key]:
-    found: list[_Key] = []
-    compiler.scope.clause = "order clause"
-    for ordering in order_by:
-        tree = ordering.by
-        if isinstance(tree, Literal) and isinstance(tree.value, int) and not isinstance(tree.value, bool):
-            if not 1 <= tree.value <= len(names):
-                raise sql_error(Errno.BAD_FIELD_ERROR, tree.value, "order clause")
-            at = tree.value - 1
-            kind = items[at][1].type if items else compiler.scope.columns[at].type
-            weigh = order_key(kind)
-            found.append((_output_key(at, weigh), ordering.is_descending))
-            continue
-        computed = compiler.compile(tree)
-        found.append((_source_key(computed, order_key(computed.type)), ordering.is_descending))
-    compiler.scope.clause = "field list"
-    return found
-
-
-def _output_key(at: int, weigh: Callable[[Any], Any]) -> Callable[[Row, Row], Any]:
-    return lambda output, source: weigh(output[at])
-
-
-def _source_key(computed: Computed, weigh: Callable[[Any], Any]) -> Callable[[Row, Row], Any]:
-    return lambda output, source: weigh(computed.compute(source))
-
-
-def _sorted(pairs: list[tuple[Row, Row]], keys: list[_Key]) -> list[Row]:
-    for key, is_descending in reversed(keys):
-        pairs.sort(key=lambda pair: key(pair[0], pair[1]), reverse=is_descending)
-    return [output for output, _ in pairs]
-
-
-def _distinct(rows: Iterable[Row], types: Sequence[Type]) -> Iterator[Row]:
-    weighs = [group_key(kind) for kind in types]
-    seen: set[Any] = set()
-    for row in rows:
-        key = tuple(_hashable(weigh(value)) for weigh, value in zip(weighs, row, strict=True))
-        if key not in seen:
-            seen.add(key)
-            yield row
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_hashable, value))
-    if isinstance(value, tuple):
-        return tuple(map(_hashable, value))
-    return value
-
-
-def _limits(limit: Limit | None, context: Context) -> tuple[int, int | None]:
-    """How many rows to leave out, and how many to give."""
-    if limit is None:
-        return 0, None
-    compiler = Compiler(Scope(()), context)
-    numbers = []
-    for tree in (limit.offset, limit.count):
-        value = 0 if tree is None else compiler.compile(tree).compute(())
-        if value is None and context.parameters == ():
-            value = 0  # only prepared
-        if not isinstance(value, int) or value < 0:
-            raise sql_error(Errno.WRONG_ARGUMENTS, "LIMIT")
-        numbers.append(value)
-    return numbers[0], numbers[1]
 
 
 # Results

@@ -15,11 +15,12 @@ from weakref import WeakKeyDictionary
 from tidebox.sql.codec import Datum, IndexEntry, TableCodec, rowid_handle
 from tidebox.sql.codec.defaults import original_default, parse_literal, zero_value
 from tidebox.sql.codec.indexes import split_index_value
-from tidebox.sql.compute import convert, temporal
+from tidebox.sql.compute import temporal
 from tidebox.sql.compute.compiler import Compiler
-from tidebox.sql.compute.kinds import Computed, Kind, Settings, Telling, Type, type_of
+from tidebox.sql.compute.kinds import Computed, Kind, Telling, Type, type_of
 from tidebox.sql.compute.moments import now_in_zone
 from tidebox.sql.compute.scope import Context, Scope, ScopeColumn
+from tidebox.sql.key_texts import duplicate_entry
 from tidebox.sql.syntax.statements import parse_expression
 from tidebox.sql.transaction import Transaction
 from tidebox.sql.values import Assigner, is_auto_increment, reader
@@ -341,7 +342,7 @@ class TableUse:
 
     def change(self, transaction: Transaction, before: StoredRow, datums: list[Datum], rowid: int | None) -> None:
         """Write a row in place of another. ``DuplicateError`` if its keys are taken."""
-        if self._moves(before, datums):
+        if any(before.datums[at] != datums[at] for at in self.access.handle_places):
             handle = self.handle_of(datums, rowid)
             if handle != before.handle:
                 self.remove(transaction, before)
@@ -367,9 +368,6 @@ class TableUse:
         record = codec.record(handle, row)
         transaction.put(record.key, record.value)
 
-    def _moves(self, before: StoredRow, datums: Sequence[Datum]) -> bool:
-        return any(before.datums[at] != datums[at] for at in self.access.handle_places)
-
     def _written(self, datums: Sequence[Datum]) -> Sequence[Datum]:
         if self.access.is_plain:
             return datums
@@ -377,49 +375,13 @@ class TableUse:
 
     # Keys
 
+    # Keys
+
     def duplicate(
         self, index: IndexInfo | None, row: Sequence[Datum], *, is_from_key: bool = False, is_cut: bool = True
     ) -> SqlError:
-        """1062 in TiDB's words: the values of the key, joined; ``is_from_key``: as the key has them, moments in UTC;
-        ``is_cut``: texts only as far as the index goes."""
-        written = self.access.written
-        if index is None:
-            name = "PRIMARY"
-            offsets = [at for at, column in enumerate(written.columns) if column.flag & 2]
-            for primary in written.indexes:
-                if primary.is_primary:
-                    offsets = [part.offset for part in primary.columns]
-        else:
-            name, offsets = index.name, [part.offset for part in index.columns]
-        parts = index.columns if index is not None else [p for i in written.indexes if i.is_primary for p in i.columns]
-        lengths = {part.offset: part.length for part in parts}
-        zone = Settings() if is_from_key else self.context.settings
-        texts = []
-        for at in offsets:
-            raw = self._raw(written.columns[at], row[at], zone)
-            if lengths.get(at, -1) >= 0 and (is_cut or index is None):
-                raw = raw[: lengths[at]]
-                if is_from_key and isinstance(raw, str):
-                    raw = raw.rstrip(" ")  # a prefix in a key has lost them
-            texts.append(raw if isinstance(raw, str) else _escaped(raw) if is_from_key else _plain(raw))
-        shown = "-".join(texts)
-        return sql_error(Errno.DUP_ENTRY, shown, f"{self.info.name}.{name}")
-
-    def shown(self, column: ColumnInfo, datum: Datum) -> str:
-        raw = self._raw(column, datum, Settings())
-        return raw if isinstance(raw, str) else _escaped(raw)
-
-    def _raw(self, column: ColumnInfo, datum: Datum, settings: Settings) -> str | bytes:
-        if datum is None:
-            return "NULL"
-        read = reader(column, settings)
-        kind = type_of(column)
-        if kind.kind in (Kind.INT, Kind.YEAR):
-            kind = Type(Kind.INT)  # without the zeros of ZEROFILL
-        text = convert.shown(read(datum) if read is not None else datum, kind)
-        if column.type is ColumnType.BIT and isinstance(datum, int):
-            return datum.to_bytes((max(column.flen, 1) + 7) // 8, "big")
-        return text
+        settings = self.context.settings
+        return duplicate_entry(self.access.written, index, row, settings, is_from_key=is_from_key, is_cut=is_cut)
 
     def find_by_index(self, transaction: Transaction, index: IndexInfo, prefix: bytes) -> Iterator[StoredRow]:
         """Rows whose entries in an index begin with ``prefix``, through the entries."""
@@ -430,15 +392,6 @@ class TableUse:
             row = self.get(transaction, handle)
             if row is not None:
                 yield row
-
-
-def _plain(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
-def _escaped(data: bytes) -> str:
-    """Bytes in a message: those that are no letters by their numbers."""
-    return "".join(chr(b) if 0x20 <= b <= 0x7F else f"\\x{b:02X}" for b in data)
 
 
 def rowid_of(row: StoredRow) -> int:

@@ -27,6 +27,6 @@ def session(nodes, request):
 def other(nodes, session):
     """A second session, on the other node, in the same database."""
     made = SqlSession(nodes.nodes[1])
-    made.use(session._database)
+    made.use(session.database)
     yield made
     made.close()

@@ -65,7 +65,9 @@ def story(seed: int) -> Talk:
     yield from _Story(random.Random(seed)).tell()
 
 
-class _Story:
+class _Lot:
+    """What is drawn from, and what is there."""
+
     def __init__(self, lot: random.Random) -> None:
         self.lot = lot
         self.tables: dict[str, Table] = {}
@@ -73,24 +75,6 @@ class _Story:
         self.names = 0
         self.is_pessimistic = False
         self.is_open = False
-
-    def tell(self) -> Talk:
-        mode = self.lot.choice(_MODES)
-        for client in (0, 1):
-            yield Step(client, "set timestamp = 1700000000.123456")
-            yield Step(client, f"set time_zone = '{self.lot.choice(('+00:00', '+05:30', '-03:00'))}'")
-            if mode:
-                yield Step(client, f"set sql_mode = '{mode}'")
-        for _ in range(self.lot.randint(1, 3)):
-            yield from self._create()
-        for _ in range(STATEMENTS):
-            if not self.tables:
-                yield from self._create()
-                continue
-            yield from self._one()
-        if self.is_open:
-            yield Step(0, self.lot.choice(("commit", "rollback")))
-        yield from self._look_at_all()
 
     def _one(self) -> Talk:
         kinds: tuple[tuple[int, Callable[[], Talk]], ...] = (
@@ -108,31 +92,9 @@ class _Story:
         self.names += 1
         return f"{prefix}{self.names}"
 
-    # CREATE
 
-    def _create(self) -> Talk:
-        if self.lot.random() < 0.1 and self.tables:
-            yield from self._create_like()
-            return
-        table = Table(self._fresh("t"), [self._column() for _ in range(self.lot.randint(1, 6))])
-        parts = [f"{c.name} {self._definition(c)}" for c in table.columns]
-        parts += self._primary(table, parts)
-        for _ in range(self.lot.choice((0, 0, 1, 1, 2))):
-            parts.append(self._key(table))
-        options = self.lot.choice(("", "", "", " charset=latin1", " collate=utf8mb4_general_ci", " comment='it''s'"))
-        if table.has_auto and self.lot.random() < 0.3:
-            options += f" auto_increment={self.lot.choice((5, 100, 1000000))}"
-        exists = " if not exists" if self.lot.random() < 0.1 else ""
-        if (yield Step(0, f"create table{exists} {table.name} ({', '.join(parts)}){options}")):
-            self.tables[table.name] = table
-
-    def _create_like(self) -> Talk:
-        source = self._table()
-        name = self._fresh("t")
-        if (yield Step(0, f"create table {name} like {source.name}")):
-            self.tables[name] = Table(
-                name, list(source.columns), source.primary, source.is_clustered, dict(source.keys)
-            )
+class _Definitions(_Lot):
+    """Columns and keys, as a CREATE or ALTER TABLE has them."""
 
     def _column(self) -> Column:
         return Column(self._fresh("c"), draw_type(self.lot), self.lot.random() < 0.25)
@@ -214,7 +176,9 @@ class _Story:
         unique = "unique " * (self.lot.random() < 0.4)
         return f"{unique}key {name} ({', '.join(self._part(c) for c in chosen)})"
 
-    # DML
+
+class _Changes(_Definitions):
+    """Rows."""
 
     def _insert(self) -> Talk:
         table = self._table()
@@ -308,88 +272,9 @@ class _Story:
             text += f" order by {', '.join(table.primary)} limit {self.lot.randint(0, 3)}"
         return text
 
-    # Transactions
 
-    def _transaction(self) -> Talk:
-        if not self.is_open:
-            self.is_pessimistic = self.lot.random() < 0.5
-            how = self.lot.choice(("begin", "start transaction")) if self.lot.random() < 0.2 else "begin"
-            if how == "begin":
-                how += " pessimistic" if self.is_pessimistic else " optimistic"
-            else:
-                self.is_pessimistic = True
-            yield Step(0, how)
-            self.is_open = True
-        elif self.lot.random() < 0.2:
-            name = self.lot.choice(("s1", "s2"))
-            yield Step(0, self.lot.choice((f"savepoint {name}", f"rollback to {name}", f"release savepoint {name}")))
-        else:
-            yield Step(0, self.lot.choice(("commit", "commit", "rollback")))
-            self.is_open = False
-
-    def _other_client(self) -> Talk:
-        """The other client writes, too: not where it would have to wait."""
-        table = self._table()
-        if (self.is_open and self.is_pessimistic) or table.has_auto or not table.is_ordered:
-            yield Step(1, self.queries.select(table.name, table.columns, table.primary))
-            return
-        write = self.lot.choice((self._insert_text, self._update_text, self._delete_text))
-        yield Step(1, write(table))
-
-    # SELECT and SHOW
-
-    def _select(self) -> Talk:
-        table = self._table()
-        other = self._table()
-        if self.lot.random() < 0.2:
-            text = self.queries.join(table.name, table.columns, other.name, other.columns)
-        else:
-            text = self.queries.select(table.name, table.columns, table.primary)
-        yield Step(0, text)
-
-    def _show(self) -> Talk:
-        name = self._table().name
-        yield Step(
-            0,
-            self.lot.choice(
-                (
-                    f"show create table {name}", f"describe {name}", f"show full columns from {name}",
-                    f"show index from {name}", "select last_insert_id()", "show tables", "show warnings",
-                    f"admin check table {name}", "show full tables",
-                    f"select count(*) from {name}", "select @@autocommit, database()",
-                )
-            ),
-        )  # fmt: skip
-
-    def _look_at_all(self) -> Talk:
-        for name in sorted(self.tables):
-            yield Step(1, f"select * from {name}")
-            yield Step(0, f"show create table {name}")
-            yield Step(0, f"admin check table {name}")
-            yield Step(1, f"show index from {name}")
-        yield Step(0, _COLUMNS)
-        yield Step(1, _TABLES)
-        yield Step(0, _STATISTICS)
-
-    # DDL
-
-    def _table_ddl(self) -> Talk:
-        table = self._table()
-        self.is_open = False
-        drawn = self.lot.random()
-        if drawn < 0.3:
-            yield Step(0, f"truncate table {table.name}")
-        elif drawn < 0.6:
-            name = self._fresh("t")
-            if (yield Step(0, f"rename table {table.name} to {name}")):
-                del self.tables[table.name]
-                table.name = name
-                self.tables[name] = table
-        elif drawn < 0.9:
-            if (yield Step(0, f"drop table {self.lot.choice(('', 'if exists '))}{table.name}")):
-                del self.tables[table.name]
-        else:
-            yield Step(0, self.lot.choice(("drop table nope", "drop table if exists nope", "truncate nope")))
+class _Alterations(_Changes):
+    """The clauses of an ALTER TABLE."""
 
     def _alter(self) -> Talk:
         table = self._table()
@@ -513,6 +398,127 @@ class _Story:
             return f"alter column {column.name} drop default", lambda _: None
         value = self._default_value(column.type)
         return f"alter column {column.name} set default {value}", lambda _: None
+
+
+class _Story(_Alterations):
+    def tell(self) -> Talk:
+        mode = self.lot.choice(_MODES)
+        for client in (0, 1):
+            yield Step(client, "set timestamp = 1700000000.123456")
+            yield Step(client, f"set time_zone = '{self.lot.choice(('+00:00', '+05:30', '-03:00'))}'")
+            if mode:
+                yield Step(client, f"set sql_mode = '{mode}'")
+        for _ in range(self.lot.randint(1, 3)):
+            yield from self._create()
+        for _ in range(STATEMENTS):
+            if not self.tables:
+                yield from self._create()
+                continue
+            yield from self._one()
+        if self.is_open:
+            yield Step(0, self.lot.choice(("commit", "rollback")))
+        yield from self._look_at_all()
+
+    def _create(self) -> Talk:
+        if self.lot.random() < 0.1 and self.tables:
+            yield from self._create_like()
+            return
+        table = Table(self._fresh("t"), [self._column() for _ in range(self.lot.randint(1, 6))])
+        parts = [f"{c.name} {self._definition(c)}" for c in table.columns]
+        parts += self._primary(table, parts)
+        for _ in range(self.lot.choice((0, 0, 1, 1, 2))):
+            parts.append(self._key(table))
+        options = self.lot.choice(("", "", "", " charset=latin1", " collate=utf8mb4_general_ci", " comment='it''s'"))
+        if table.has_auto and self.lot.random() < 0.3:
+            options += f" auto_increment={self.lot.choice((5, 100, 1000000))}"
+        exists = " if not exists" if self.lot.random() < 0.1 else ""
+        if (yield Step(0, f"create table{exists} {table.name} ({', '.join(parts)}){options}")):
+            self.tables[table.name] = table
+
+    def _create_like(self) -> Talk:
+        source = self._table()
+        name = self._fresh("t")
+        if (yield Step(0, f"create table {name} like {source.name}")):
+            self.tables[name] = Table(
+                name, list(source.columns), source.primary, source.is_clustered, dict(source.keys)
+            )
+
+    def _transaction(self) -> Talk:
+        if not self.is_open:
+            self.is_pessimistic = self.lot.random() < 0.5
+            how = self.lot.choice(("begin", "start transaction")) if self.lot.random() < 0.2 else "begin"
+            if how == "begin":
+                how += " pessimistic" if self.is_pessimistic else " optimistic"
+            else:
+                self.is_pessimistic = True
+            yield Step(0, how)
+            self.is_open = True
+        elif self.lot.random() < 0.2:
+            name = self.lot.choice(("s1", "s2"))
+            yield Step(0, self.lot.choice((f"savepoint {name}", f"rollback to {name}", f"release savepoint {name}")))
+        else:
+            yield Step(0, self.lot.choice(("commit", "commit", "rollback")))
+            self.is_open = False
+
+    def _other_client(self) -> Talk:
+        """The other client writes, too: not where it would have to wait."""
+        table = self._table()
+        if (self.is_open and self.is_pessimistic) or table.has_auto or not table.is_ordered:
+            yield Step(1, self.queries.select(table.name, table.columns, table.primary))
+            return
+        write = self.lot.choice((self._insert_text, self._update_text, self._delete_text))
+        yield Step(1, write(table))
+
+    def _select(self) -> Talk:
+        table = self._table()
+        other = self._table()
+        if self.lot.random() < 0.2:
+            text = self.queries.join(table.name, table.columns, other.name, other.columns)
+        else:
+            text = self.queries.select(table.name, table.columns, table.primary)
+        yield Step(0, text)
+
+    def _show(self) -> Talk:
+        name = self._table().name
+        yield Step(
+            0,
+            self.lot.choice(
+                (
+                    f"show create table {name}", f"describe {name}", f"show full columns from {name}",
+                    f"show index from {name}", "select last_insert_id()", "show tables", "show warnings",
+                    f"admin check table {name}", "show full tables",
+                    f"select count(*) from {name}", "select @@autocommit, database()",
+                )
+            ),
+        )  # fmt: skip
+
+    def _look_at_all(self) -> Talk:
+        for name in sorted(self.tables):
+            yield Step(1, f"select * from {name}")
+            yield Step(0, f"show create table {name}")
+            yield Step(0, f"admin check table {name}")
+            yield Step(1, f"show index from {name}")
+        yield Step(0, _COLUMNS)
+        yield Step(1, _TABLES)
+        yield Step(0, _STATISTICS)
+
+    def _table_ddl(self) -> Talk:
+        table = self._table()
+        self.is_open = False
+        drawn = self.lot.random()
+        if drawn < 0.3:
+            yield Step(0, f"truncate table {table.name}")
+        elif drawn < 0.6:
+            name = self._fresh("t")
+            if (yield Step(0, f"rename table {table.name} to {name}")):
+                del self.tables[table.name]
+                table.name = name
+                self.tables[name] = table
+        elif drawn < 0.9:
+            if (yield Step(0, f"drop table {self.lot.choice(('', 'if exists '))}{table.name}")):
+                del self.tables[table.name]
+        else:
+            yield Step(0, self.lot.choice(("drop table nope", "drop table if exists nope", "truncate nope")))
 
     def _setting(self, table: Table) -> tuple[str, Callable[[Table], None]]:
         texts = ["comment = 'new note'", "comment = ''"]

@@ -70,9 +70,9 @@ PREFIXES = recorded_tables(PAIRS)
 @pytest.mark.parametrize("mark", marks(), ids=lambda mark: mark["table"])
 def test_records_and_index_entries_are_tidbs(session, mark):
     name = mark["table"]
-    table = session._node.cache.current().table(mark["schema"], name)
+    table = session.node.cache.current().table(mark["schema"], name)
     ours = b"t" + (table.id ^ (1 << 63)).to_bytes(8, "big")
-    written = {key[9:]: value for key, value in Transaction(session._cluster).scan(ours, ours + b"\xff")}
+    written = {key[9:]: value for key, value in Transaction(session.cluster).scan(ours, ours + b"\xff")}
     theirs = PREFIXES[name]
     expected = {key[9:]: value for key, value in PAIRS.items() if key.startswith(theirs)}
     assert written.keys() == expected.keys()

@@ -14,6 +14,7 @@ from tidebox.sql.codec.indexes import split_index_value
 from tidebox.sql.compute.kinds import Settings, Telling
 from tidebox.sql.compute.scope import Context
 from tidebox.sql.ddl.jobs import CheckNotNull, Done, Failed, FillColumn, FillIndexes, Reorg, Result
+from tidebox.sql.key_texts import shown_datum
 from tidebox.sql.meta import Meta, dump
 from tidebox.sql.tables import StoredRow, TableAccess, TableUse
 from tidebox.sql.transaction import Transaction
@@ -171,7 +172,7 @@ def _cast_failure(reorg: FillColumn, use: TableUse, row: StoredRow, error: SqlEr
     columns = use.access.stored.columns
     places = {column.id: at for at, column in enumerate(columns)}
     source = places[use.access.table.follows[reorg.column_id]]
-    shown, name = use.shown(columns[source], row.datums[source]), columns[source].name
+    shown, name = shown_datum(columns[source], row.datums[source]), columns[source].name
     match error.number:
         case Errno.BAD_NULL_ERROR:
             told = sql_error(Errno.WARN_DATA_TRUNCATED, reorg.name, 1)

@@ -4,11 +4,10 @@
            ◄═ packets ══            rows, columns ◄── Affected | Rows | SqlError ──
 
     server.py       takes connections in, one thread each
-    connection.py   the commands of one client;  prepared.py its prepared statements
+    connection.py   the commands of one client;  answers.py what it is told;  prepared.py its prepared statements
     handshake.py    who may come in
     channel.py      packets over a socket;  packets.py their bytes
     columns.py      column definitions;  rows.py values as text and binary;  parameters.py values that come in
-    statements.py   where one statement ends and the next begins
     errors.py       MySQL's error numbers, states and texts
 
 Why our own: the PyPI package ``mysql-mimic`` (3.0.5) is kept up, but it is an alpha whose sessions

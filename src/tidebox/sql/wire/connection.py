@@ -10,27 +10,24 @@ meaningless ends it.
 
 import re
 import socket
-import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
 from tidebox.sql.wire import handshake
+from tidebox.sql.wire.answers import Answers, unforeseen
 from tidebox.sql.wire.channel import Channel, Disconnected, OutOfOrder
-from tidebox.sql.wire.columns import Column, definition
+from tidebox.sql.wire.columns import definition
 from tidebox.sql.wire.errors import Errno, SqlError, sql_error
 from tidebox.sql.wire.handshake import Login, Verdict
-from tidebox.sql.wire.packets import Capability, Reader, ServerStatus, eof, err, integer, ok
+from tidebox.sql.wire.packets import Capability, Reader, eof
 from tidebox.sql.wire.prepared import PreparedStatements, prepare_answer
-from tidebox.sql.wire.rows import RowEncoder, binary_encoder, rows_of, text_encoder
-from tidebox.sql.wire.session import Affected, Client, Result, Rows, Session
+from tidebox.sql.wire.rows import binary_encoder, text_encoder
+from tidebox.sql.wire.session import Affected, Client, Result, Session
 from tidemill.log import get_logger
 from tidemill.tidb.lexer import NO_BACKSLASH_ESCAPES, split_statements
 
 log = get_logger("sql")
-
-MakeEncoder = Callable[[Sequence[Column]], RowEncoder]
 
 _KILL = re.compile(r"KILL\s+(?:TIDB\s+)?(?:(QUERY|CONNECTION)\s+)?(\d+)\Z", re.IGNORECASE)
 _LOAD_LOCAL = re.compile(r"LOAD\s+DATA\s+(?:(?:LOW_PRIORITY|CONCURRENT)\s+)?LOCAL\s", re.IGNORECASE)
@@ -74,6 +71,7 @@ class Connection:
         self.questions = 0
         self._surroundings = surroundings
         self._channel = Channel(client, surroundings.max_packet_bytes, surroundings.stall_seconds)
+        self._answers = Answers(self._channel, lambda: self._session.status)
         self._session: Session
         self._is_logged_in = False
         self._login = Login(0, 0, "", b"")
@@ -107,7 +105,7 @@ class Connection:
         except Disconnected:
             log.debug("client gone", connection=self.id)
         except OutOfOrder:
-            self._say_farewell(sql_error(Errno.NET_PACKETS_OUT_OF_ORDER))
+            self._answers.farewell(sql_error(Errno.NET_PACKETS_OUT_OF_ORDER))
         finally:
             self.close()
 
@@ -122,7 +120,7 @@ class Connection:
             try:
                 self._session.interrupt()
             except Exception as error:
-                self._unforeseen(error)
+                unforeseen(self.id, error)
 
     def shut(self) -> None:
         """End the connection, also in the middle of a statement."""
@@ -140,17 +138,18 @@ class Connection:
         try:
             login = handshake.read_login(self._channel.read())
             self._login = self._admit(login)
+            self._answers.has_eof = not self._login.has(Capability.DEPRECATE_EOF)
             self._session = self._surroundings.make_session()
             self._is_logged_in = True
             self._connect_session()
-            self._channel.write(ok(self._status()))
+            self._answers.done()
         except SqlError as error:
-            self._say_farewell(error)
+            self._answers.farewell(error)
             return False
         except (Disconnected, OutOfOrder):
             raise
         except Exception as error:
-            self._say_farewell(self._unforeseen(error))
+            self._answers.farewell(unforeseen(self.id, error))
             return False
         self._is_multi = self._login.has(Capability.MULTI_STATEMENTS)
         self._channel.flush()
@@ -182,16 +181,11 @@ class Connection:
         if login.database:
             self._session.use(login.database)
 
-    def _say_farewell(self, error: SqlError) -> None:
-        with suppress(Disconnected):
-            self._channel.write(err(error))
-            self._channel.flush()
-
     def _close_session(self) -> None:
         try:
             self._session.close()
         except Exception as error:
-            self._unforeseen(error)
+            unforeseen(self.id, error)
 
     # Commands
 
@@ -199,7 +193,7 @@ class Connection:
         try:
             packet = self._channel.read_command()
         except SqlError as error:
-            self._answer_error(error)
+            self._answers.error(error)
             return True
         if packet[:1] == b"\x01":  # COM_QUIT
             return False
@@ -208,11 +202,11 @@ class Connection:
         try:
             self._handle(packet)
         except SqlError as error:
-            self._answer_error(error)
+            self._answers.error(error)
         except Disconnected:
             raise
         except Exception as error:
-            self._answer_error(self._unforeseen(error))
+            self._answers.error(unforeseen(self.id, error))
         finally:
             self.is_busy = False
         self._channel.flush()
@@ -226,45 +220,32 @@ class Connection:
             raise sql_error(Errno.UNKNOWN_COM_ERROR)
         handler(packet[1:])
 
-    def _answer_error(self, error: SqlError) -> None:
-        self._channel.write(err(error))
-        self._channel.flush()
-
-    def _unforeseen(self, error: Exception) -> SqlError:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
-        text = str(error) or type(error).__name__
-        log.error(
-            "statement failed unexpectedly", connection=self.id, kind=type(error).__name__, error=text, place=place
-        )
-        return sql_error(Errno.UNKNOWN_ERROR, text)
-
     def _ping(self, body: bytes) -> None:
-        self._channel.write(ok(self._status()))
+        self._answers.done()
 
     def _init_db(self, body: bytes) -> None:
         self._session.use(_text(body))
-        self._channel.write(ok(self._status()))
+        self._answers.done()
 
     def _statistics(self, body: bytes) -> None:
         self._channel.write(self._surroundings.describe().encode())
 
     def _process_kill(self, body: bytes) -> None:
         self._surroundings.kill(Reader(body).unsigned(4), False)
-        self._channel.write(ok(self._status()))
+        self._answers.done()
 
     def _set_option(self, body: bytes) -> None:
         option = Reader(body).unsigned(2)
         if option not in (0, 1):
             raise sql_error(Errno.UNKNOWN_COM_ERROR)
         self._is_multi = option == 0
-        self._end_rows()
+        self._answers.end_rows()
 
     def _reset_connection(self, body: bytes) -> None:
         self._statements.clear()
         self._session.reset()
         self._is_multi = self._login.has(Capability.MULTI_STATEMENTS)
-        self._channel.write(ok(self._status()))
+        self._answers.done()
 
     def _change_user(self, body: bytes) -> None:
         login = handshake.read_change_of_user(body, self._login.capabilities, self._login.collation)
@@ -272,12 +253,12 @@ class Connection:
             self._login = self._admit(login)
         except SqlError as error:
             # As with a login that fails, there is nobody left to serve.
-            self._say_farewell(error)
+            self._answers.farewell(error)
             raise Disconnected from error
         self._statements.clear()
         self._session.reset()
         self._connect_session()
-        self._channel.write(ok(self._status()))
+        self._answers.done()
 
     def _field_list(self, body: bytes) -> None:
         reader = Reader(body)
@@ -286,7 +267,7 @@ class Connection:
         for column in prepared.columns:
             if not wild or _like(wild).fullmatch(column.name):
                 self._channel.write(definition(column, is_listed=True))
-        self._end_rows()
+        self._answers.end_rows()
 
     # Statements
 
@@ -296,9 +277,9 @@ class Connection:
         if len(statements) > 1 and not self._is_multi:
             raise sql_error(Errno.MULTI_STATEMENT_DISABLED)
         if not statements:
-            self._channel.write(ok(self._status()))
+            self._answers.done()
         for index, statement in enumerate(statements):
-            self._answer(self._run(statement), text_encoder, has_more=index + 1 < len(statements))
+            self._answers.results(self._run(statement), text_encoder, has_more=index + 1 < len(statements))
 
     def _run(self, statement: str) -> Result | list[Result]:
         if statement[0] in "kK" and (match := _KILL.match(statement)):
@@ -321,75 +302,16 @@ class Connection:
             # None stands for the end of a list of columns.
             if packet is not None:
                 self._channel.write(packet)
-            elif not self._login.has(Capability.DEPRECATE_EOF):
-                self._channel.write(eof(self._status()))
+            elif self._answers.has_eof:
+                self._channel.write(eof(self._answers.status()))
 
     def _execute(self, body: bytes) -> None:
         statement, parameters = self._statements.read_execution(body)
-        self._answer(self._session.execute(statement, parameters), binary_encoder, has_more=False)
+        self._answers.results(self._session.execute(statement, parameters), binary_encoder, has_more=False)
 
     def _reset_statement(self, body: bytes) -> None:
         self._statements.reset(body)
-        self._channel.write(ok(self._status()))
-
-    # Answers
-
-    def _status(self, *, has_more: bool = False) -> int:
-        status = self._session.status
-        flags = int(ServerStatus.MORE_RESULTS) if has_more else 0
-        if status.is_autocommit:
-            flags |= 2
-        if status.is_in_transaction:
-            flags |= 1
-        if status.is_without_backslash_escapes:
-            flags |= 512
-        return flags
-
-    def _answer(self, outcome: Result | list[Result], make_encoder: MakeEncoder, *, has_more: bool) -> None:
-        results = outcome if isinstance(outcome, list) else [outcome]
-        for index, result in enumerate(results or [Affected()]):
-            has_next = has_more or index + 1 < len(results)
-            if isinstance(result, Rows):
-                self._answer_rows(result, make_encoder, has_next)
-            else:
-                self._channel.write(
-                    ok(
-                        self._status(has_more=has_next),
-                        result.rows,
-                        result.last_insert_id,
-                        result.warnings,
-                        result.info,
-                    )
-                )
-            if has_next:
-                self._channel.flush()  # what follows may take long
-
-    def _answer_rows(self, result: Rows, make_encoder: MakeEncoder, has_more: bool) -> None:
-        if not result.columns:
-            raise ValueError("a result set without columns; a statement without rows has the outcome Affected")
-        encode = make_encoder(result.columns)
-        definitions = [definition(column) for column in result.columns]
-        write = self._channel.write
-        write(integer(len(definitions)))
-        for packet in definitions:
-            write(packet)
-        if not self._login.has(Capability.DEPRECATE_EOF):
-            write(eof(self._status(has_more=has_more), result.warnings))
-        try:
-            for row in rows_of(result.rows):
-                write(encode(row))
-        finally:
-            close = getattr(result.rows, "close", None)
-            if close is not None:
-                close()
-        self._end_rows(result.warnings, has_more=has_more)
-
-    def _end_rows(self, warnings: int = 0, *, has_more: bool = False) -> None:
-        status = self._status(has_more=has_more)
-        if self._login.has(Capability.DEPRECATE_EOF):
-            self._channel.write(ok(status, warnings=warnings, is_eof=True))
-        else:
-            self._channel.write(eof(status, warnings))
+        self._answers.done()
 
 
 def _text(data: bytes) -> str:

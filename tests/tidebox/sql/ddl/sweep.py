@@ -7,11 +7,7 @@ What was written is remembered as sessions see it, and what comes out of the cha
     python -m tests.tidebox.sql.ddl.sweep        rewrites the table of docs/concepts/ddl-sweep.md
 """
 
-import asyncio
 import re
-import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -20,6 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.tidebox.sql.ddl.cases import CASES, Case
+from tests.tidebox.sql.ddl.stream import Stream, upstream
 from tests.tidebox.sql.plain_ddl import session_on
 from tidebox.sql.ddl.plan import Asking, plan
 from tidebox.sql.nodes import SqlNodes
@@ -27,187 +25,18 @@ from tidebox.sql.parse import parse
 from tidebox.sql.wire.errors import SqlError
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.flow.mounter.mount import mount
-from tidemill.flow.puller import Puller
-from tidemill.flow.schema.loader import load_schema
-from tidemill.flow.schema.store import Absent, SchemaStore
+from tidemill.flow.schema import Absent
 from tidemill.model.change import RAW_CHANGE_SCHEMA
-from tidemill.model.span import Span
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.tidb.documents import JobState, SchemaState
-from tidemill.tidb.keys import encode_bytes, is_record_key, physical_id_of
+from tidemill.tidb.keys import is_record_key, physical_id_of
 from tidemill.tidb.meta import JOB_TABLE_ID
-from tidemill.upstream.pd import PdClient
-from tidemill.upstream.regions import RegionCache
-from tidemill.upstream.snapshot import SnapshotReader
 
 PAGE = Path(__file__).parents[4] / "docs/concepts/ddl-sweep.md"
-PATIENCE_SECONDS = 120
 SEEDS = 200  # rows from before the DDL
 OPERATIONS = ("insert", "update", "delete", "duplicate key")
 _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: end -->)", re.DOTALL)
-
-CLUSTERED = (
-    "create table t (id int not null, v int, c varchar(10) default '9', u int not null, "
-    "primary key (id), unique key ku (u), key kc (c), key kv (v))"
-)
-NONCLUSTERED = CLUSTERED.replace("primary key (id)", "primary key (id) nonclustered")
-KEYLESS = CLUSTERED.replace("primary key (id), ", "")
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A DDL on ``t``. Writers fill ``column`` with literals made of a number of their own."""
-
-    name: str
-    statement: str
-    table: str = CLUSTERED
-    column: str = "v"
-    old: Callable[[int], str] = str  # a literal of the type before
-    new: Callable[[int], str] = str  # and of the type after
-
-
-def _word(number: int) -> str:
-    return f"'s{number}'"
-
-
-def _day(number: int) -> str:
-    return f"{20240000 + 100 * (1 + number // 28 % 12) + 1 + number % 28}"
-
-
-CASES = [
-    Case("ADD COLUMN with a default", "alter table t add column n int not null default 7"),
-    Case("ADD COLUMN, first", "alter table t add column n varchar(5) first"),
-    Case("DROP COLUMN and its index", "alter table t drop column c"),
-    Case("MODIFY COLUMN, wider", "alter table t modify column v bigint"),
-    Case("MODIFY COLUMN, longer", "alter table t modify column c varchar(50)", column="c", old=_word, new=_word),
-    Case("MODIFY COLUMN, not null", "alter table t modify column v int not null"),
-    Case("MODIFY COLUMN, moved", "alter table t modify column c varchar(10) first", column="c", old=_word, new=_word),
-    Case("MODIFY COLUMN, lossy: int to varchar", "alter table t modify column v varchar(20)", new=_word),
-    Case(
-        "MODIFY COLUMN, lossy: int to decimal", "alter table t modify column v decimal(12,3)", new=lambda n: f"{n}.125"
-    ),
-    Case("MODIFY COLUMN, lossy: int to unsigned", "alter table t modify column v int unsigned"),
-    Case(
-        "MODIFY COLUMN, lossy: varchar to int",
-        "alter table t modify column c int not null default 3",
-        column="c",
-        old=lambda n: f"'{n}'",
-    ),
-    Case(
-        "MODIFY COLUMN, lossy: int to datetime",
-        "alter table t modify column v datetime",
-        old=_day,
-        new=lambda n: f"'2025-01-02 03:04:05' + interval {n} second",
-    ),
-    Case("CHANGE COLUMN, wider and renamed", "alter table t change column v w bigint"),
-    Case("CHANGE COLUMN, lossy and renamed", "alter table t change column v w varchar(20) first", new=_word),
-    Case("RENAME COLUMN", "alter table t rename column v to w"),
-    Case("SET DEFAULT", "alter table t alter column c set default 'z'"),
-    Case("DROP DEFAULT", "alter table t alter column c drop default", column="c", old=_word, new=_word),
-    Case("ADD INDEX", "alter table t add index iv (v)"),
-    Case("ADD UNIQUE INDEX", "alter table t add unique index iv (v)"),
-    Case("ADD UNIQUE INDEX of two columns", "alter table t add unique index iv (c, id)"),
-    Case("DROP INDEX", "alter table t drop index kv"),
-    Case("DROP INDEX, unique", "alter table t drop index ku"),
-    Case("RENAME INDEX", "alter table t rename index kv to kw"),
-    Case("ALTER INDEX, invisible", "alter table t alter index kv invisible"),
-    Case("ADD PRIMARY KEY", "alter table t add primary key (id)", KEYLESS),
-    Case("DROP PRIMARY KEY", "alter table t drop primary key", NONCLUSTERED),
-    Case(
-        "several: add and drop a column, add an index",
-        "alter table t add column n int default 7, drop column c, add index iv (v)",
-    ),
-    Case(
-        "several: a lossy change among others",
-        "alter table t modify column v varchar(20), add column n int not null default 7, drop index ku",
-        new=_word,
-    ),
-    Case("COMMENT", "alter table t comment 'changed'"),
-    Case("CHARACTER SET", "alter table t character set utf8mb4 collate utf8mb4_general_ci"),
-    Case("AUTO_INCREMENT", "alter table t auto_increment = 1000"),
-    Case("RENAME TABLE", "rename table t to t2"),
-    Case("TRUNCATE TABLE", "truncate table t"),
-    Case("DROP TABLE", "drop table t"),
-]
-
-
-# The change stream
-
-
-class Stream:
-    """Everything of tables that the change stream of the upstream tells, and up to where."""
-
-    def __init__(self, pd_address: str, start_ts: Ts) -> None:
-        self._changed = threading.Condition()
-        self._batches: list[pa.RecordBatch] = []
-        self._resolved_ts = Ts(0)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="sweep-stream", daemon=True)
-        self._thread.start()
-        self._pd = PdClient(pd_address)
-        self.wait(self._pd.connect())
-        self._reader = SnapshotReader(self._pd, RegionCache(self._pd))
-        self._puller = Puller(self._pd, self)
-        self._running: asyncio.Task[None] = self.wait(self._start(start_ts))
-
-    async def _start(self, start_ts: Ts) -> asyncio.Task[None]:
-        self._puller.subscribe(1, Span(encode_bytes(b"t"), encode_bytes(b"u")), start_ts)
-        return asyncio.create_task(self._puller.run())
-
-    async def receive(self, subscription: int, changes: pa.RecordBatch) -> None:
-        with self._changed:
-            self._batches.append(changes)
-
-    def resolve(self, subscription: int, resolved_ts: Ts) -> None:
-        with self._changed:
-            self._resolved_ts = resolved_ts
-            self._changed.notify_all()
-
-    def changes(self, above: int, to: int) -> list[dict[str, Any]]:
-        """The changes with commit-ts of ``(above, to]`` in commit order, once all of them are there."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._resolved_ts >= to, PATIENCE_SECONDS)
-            rows = [row for batch in self._batches for row in batch.to_pylist() if above < row["commit_ts"] <= to]
-        unique = {(row["commit_ts"], row["key"]): row for row in rows}
-        return [unique[at] for at in sorted(unique)]
-
-    def forget(self) -> None:
-        with self._changed:
-            self._batches.clear()
-
-    def load_schema(self, ts: Ts, base: "SchemaStore | None" = None, base_ts: Ts | None = None) -> SchemaStore:
-        """As a changefeed loads it that starts at ``ts``, or goes on from there."""
-        versions = base.versions(ts) if base is not None else {}
-        return self.wait(load_schema(self._reader, ts, ts if base_ts is None else base_ts, versions))
-
-    def wait(self, what: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(PATIENCE_SECONDS)
-
-    def close(self) -> None:
-        self.wait(self._end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _end(self) -> None:
-        self._running.cancel()
-        await asyncio.wait([self._running])
-        await self._reader.close()
-        await self._pd.close()
-
-
-@contextmanager
-def upstream() -> Iterator[tuple[EmbeddedUpstream, Stream]]:
-    with EmbeddedUpstream.start(stores=1, resolved_interval_seconds=0.05) as served:
-        stream = Stream(served.pd_address, Ts(int(served.cluster.tso.next())))
-        try:
-            yield served, stream
-        finally:
-            stream.close()
-
-
-# One DDL
 
 RowKey = tuple[int, int]  # id and u: without a primary key two rows may have the same id
 Image = dict[str, str | None]

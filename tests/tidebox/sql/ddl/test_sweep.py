@@ -5,7 +5,9 @@
 
 import pytest
 
-from tests.tidebox.sql.ddl.sweep import CASES, HEAD, PAGE, Sweep, upstream
+from tests.tidebox.sql.ddl.cases import CASES
+from tests.tidebox.sql.ddl.stream import upstream
+from tests.tidebox.sql.ddl.sweep import HEAD, PAGE, Sweep
 
 # The last step after which a job can still be undone.
 LAST = {
