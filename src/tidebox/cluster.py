@@ -8,7 +8,6 @@ One mutex serialises writes, region changes and registrations, so the change str
 the order in which they happened. Reads take a snapshot under it and go on without it.
 """
 
-import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 from tidebox import regions as region_arithmetic
 from tidebox.engine import Engine, Family
 from tidebox.feed import FeedStream, Throttle
+from tidebox.founding import NEXT_ID, REGION, found_cluster, region_key
 from tidebox.gc import Collected, Collector
 from tidebox.inflight import InFlight
 from tidebox.mvcc import LockTable, Version
@@ -29,17 +29,10 @@ from tidebox.tso import Tso
 from tidebox.txn.read import ReadAt
 from tidemill._pb import cdcpb_pb2, errorpb_pb2
 from tidemill.clock import Clock
-from tidemill.errors import CorruptDataError, DataDirError, UsageError
+from tidemill.errors import UsageError
 from tidemill.model.ts import MAX_TS, Ts
 
 VERSION = "8.5.0"  # what our stores say they are
-MAX_REPLICAS = 3
-
-_CLUSTER_ID = b"cluster_id"
-_NEXT_ID = b"next_id"
-_STORE_COUNT = b"store_count"
-_API_VERSION = b"api_version"
-_REGION = b"region/"
 
 
 @dataclass
@@ -60,9 +53,9 @@ class Cluster:
         self.api_version = api_version
         self.mutex = threading.RLock()
         self.in_flight = InFlight(self.mutex, clock)
-        self.cluster_id, self._next_id = self._bootstrap(store_count)
+        self.cluster_id, self._next_id = found_cluster(engine, clock, store_count, api_version)
         self.stores = {store_id: StoreState(store_id) for store_id in range(1, store_count + 1)}
-        self.regions = RegionMap([Region.decode(v) for _, v in engine.items(Family.META, _REGION, b"region0")])
+        self.regions = RegionMap([Region.decode(v) for _, v in engine.items(Family.META, REGION, b"region0")])
         self.tso = Tso(engine, clock)
         # All up to here may have been read, or promised to subscribers, before a restart.
         self.in_flight.observe(self.tso.last)
@@ -229,7 +222,7 @@ class Cluster:
         """Reserve ``count`` ids; return the last."""
         with self.mutex:
             self._next_id += count
-            self.engine.put(Family.META, _NEXT_ID, self._next_id.to_bytes(8, "big"))
+            self.engine.put(Family.META, NEXT_ID, self._next_id.to_bytes(8, "big"))
             return self._next_id - 1
 
     # Garbage
@@ -267,50 +260,9 @@ class Cluster:
     def _store_regions(self, old: Sequence[Region], new: Sequence[Region]) -> None:
         batch = self.engine.batch()
         for region in old:
-            batch.delete(Family.META, _region_key(region.id))
+            batch.delete(Family.META, region_key(region.id))
         for region in new:
-            batch.put(Family.META, _region_key(region.id), region.encode())
+            batch.put(Family.META, region_key(region.id), region.encode())
         self.engine.write(batch)
         self.regions.replace(old, new)
         self.raw.on_replaced(old)
-
-    def _bootstrap(self, store_count: int) -> tuple[int, int]:
-        """Found the cluster in an empty folder, or find it there; return its id and the next free one."""
-        stored = self.engine.get(Family.META, _CLUSTER_ID)
-        if stored is not None:
-            count = int.from_bytes(self.engine.get(Family.META, _STORE_COUNT) or b"", "big")
-            if count != store_count:
-                raise DataDirError(
-                    f"the data folder was made for {count} stores, not {store_count}. "
-                    f"Start with --stores {count}, or choose another --data-dir."
-                )
-            version = int.from_bytes(self.engine.get(Family.META, _API_VERSION) or b"\x01", "big")
-            if version != self.api_version:
-                raise DataDirError(
-                    f"the data folder was made for API version {version}, not {self.api_version}: keys and values "
-                    f"are laid out differently. Start with --api-version {version}, or choose another --data-dir."
-                )
-            next_id = int.from_bytes(self.engine.get(Family.META, _NEXT_ID) or b"", "big")
-            if not next_id:
-                raise CorruptDataError("which ids have been given out is not known any more")
-            return int.from_bytes(stored, "big"), next_id
-        if self.engine.had_tables:
-            raise CorruptDataError("it holds data and knows of no cluster")
-        # As PD makes them: seconds in the upper half, chance in the lower.
-        cluster_id = int(self.clock.now()) << 32 | random.getrandbits(32)
-        first_id = store_count + 1
-        peers = tuple(Peer(first_id + 1 + i, i + 1) for i in range(min(store_count, MAX_REPLICAS)))
-        region = Region(first_id, b"", b"", 1, 1, peers, 1)
-        next_id = first_id + 1 + len(peers)
-        batch = self.engine.batch()
-        batch.put(Family.META, _region_key(region.id), region.encode())
-        batch.put(Family.META, _NEXT_ID, next_id.to_bytes(8, "big"))
-        batch.put(Family.META, _STORE_COUNT, store_count.to_bytes(4, "big"))
-        batch.put(Family.META, _API_VERSION, self.api_version.to_bytes(1, "big"))
-        batch.put(Family.META, _CLUSTER_ID, cluster_id.to_bytes(8, "big"))
-        self.engine.write(batch)
-        return cluster_id, next_id
-
-
-def _region_key(region_id: int) -> bytes:
-    return _REGION + region_id.to_bytes(8, "big")
