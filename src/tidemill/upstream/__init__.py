@@ -1,6 +1,6 @@
 """What we ask of PD and TiKV: timestamps, regions, reads, writes and the change stream, over gRPC.
 
-pd         PD's leader: TSO, regions, stores, GC safepoints       keys      keys of TiDB and TiKV
+pd         PD's client: regions, stores, GC safepoints            pd_leader which member to ask; tso: timestamps
 regions    the region cache and what each region error means      keyspace  whose keys they are: API V1 and V2
 kv         requests by region, tried again until answered         feed/     the change stream, in bulk
 snapshot   reads at a ts, across regions, through locks           raw       RawKV

@@ -2,8 +2,8 @@
 
 uri          what their URIs may say (and the blackhole's, which takes the same messages)
 sink         the driver's half and the executor's: data files, index files, schema files, the checkpoint
-claim        whose folder it is, and which generation may write
-storage      the one port for both places: ``durable`` (folders), ``objects`` over ``s3`` (buckets)
+generation   whose folder it is, and which generation may write
+storage      the one port for both places: ``durable`` (folders), ``objects`` over ``bucket`` and ``s3`` (buckets)
 layout, schema_file       where everything lies, and what the documents beside the data say
 """
 

@@ -5,6 +5,9 @@ parse_mysql_uri(uri) ─► MysqlOptions ─► MysqlSink                       
                                          ▼
                         write_rows(target, rows) ─► Receipt              (executor)
     rows ─► net effect a key (net) ─► conflicts over unique keys ─► plan ─► literals ─► statements ─► connections
+    DDL  ─► carry ─► place, creation ─► rewrite: clauses, mariadb ─► one session of the driver
+
+``generation`` says who may write.
 """
 
 from tidemill.sinks.mysql.failures import DownstreamUnavailableError
