@@ -30,6 +30,29 @@ def is_memcomparable(data, k0, k1):
 
 
 @njit(cache=True, nogil=True)
+def inverted_ts(data, at):
+    """The ts that a version's key ends with, its bits turned over so that the newest comes first."""
+    inverted = np.uint64(0)
+    for j in range(8):
+        inverted = (inverted << np.uint64(8)) | np.uint64(data[at + j])
+    return ~inverted
+
+
+@njit(cache=True, nogil=True)
+def is_same_key(data, po, i):
+    """Whether pair i is an older version of the key of pair i - 1."""
+    k0, k1 = po[2 * i], po[2 * i + 1] - 8
+    if i == 0 or po[2 * i - 1] - 8 - po[2 * i - 2] != k1 - k0:
+        return 0
+    p0 = po[2 * i - 2]
+    # Neighbours share their beginning, so differences show up at the end.
+    for j in range(k1 - k0 - 1, -1, -1):
+        if data[k0 + j] != data[p0 + j]:
+            return 0
+    return 1
+
+
+@njit(cache=True, nogil=True)
 def parse(data, po, same, kind, commit, start, source, val_at, val_len):
     """Fill one entry per pair; return the index of the first unreadable one, or -1.
 
@@ -41,19 +64,8 @@ def parse(data, po, same, kind, commit, start, source, val_at, val_len):
         k0, k1 = po[2 * i], po[2 * i + 1] - 8
         if not is_memcomparable(data, k0, k1):
             return i
-        ts = np.uint64(0)
-        for j in range(8):
-            ts = (ts << np.uint64(8)) | np.uint64(data[k1 + j])
-        commit[i] = ~ts
-        same[i] = 0
-        if i > 0 and po[2 * i - 1] - 8 - po[2 * i - 2] == k1 - k0:
-            equal, p0 = 1, po[2 * i - 2]
-            # Neighbours share their beginning, so differences show up at the end.
-            for j in range(k1 - k0 - 1, -1, -1):
-                if data[k0 + j] != data[p0 + j]:
-                    equal = 0
-                    break
-            same[i] = equal
+        commit[i] = inverted_ts(data, k1)
+        same[i] = is_same_key(data, po, i)
         at, end = po[2 * i + 1], po[2 * i + 2]
         if at >= end:
             return i

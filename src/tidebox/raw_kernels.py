@@ -9,7 +9,7 @@ A *block* is a run of pairs of the ``raw`` family in key order, all in one buffe
 import numpy as np
 from numba import njit
 
-from tidebox.kernels import _field_size, _put_key, _put_varint, _varint_size, is_memcomparable
+from tidebox.kernels import _field_size, _put_key, _put_varint, _varint_size, inverted_ts, is_memcomparable, is_same_key
 
 _HAS_EXPIRY, _IS_DELETE = 1, 2
 
@@ -39,19 +39,8 @@ def parse(data, po, same, ts, flags, expire, val_len):
         size = po[2 * i + 2] - po[2 * i + 1]
         if not is_memcomparable(data, k0, k1) or size < 1:
             return i
-        inverted = np.uint64(0)
-        for j in range(8):
-            inverted = (inverted << np.uint64(8)) | np.uint64(data[k1 + j])
-        ts[i] = ~inverted
-        same[i] = 0
-        if i > 0 and po[2 * i - 1] - 8 - po[2 * i - 2] == k1 - k0:
-            equal, p0 = 1, po[2 * i - 2]
-            # Neighbours share their beginning, so differences show up at the end.
-            for j in range(k1 - k0 - 1, -1, -1):
-                if data[k0 + j] != data[p0 + j]:
-                    equal = 0
-                    break
-            same[i] = equal
+        ts[i] = inverted_ts(data, k1)
+        same[i] = is_same_key(data, po, i)
         flags[i] = data[po[2 * i + 2] - 1]
         if flags[i] > (_HAS_EXPIRY | _IS_DELETE) or (flags[i] & _HAS_EXPIRY and size < 9):
             return i

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tidemill.model.table import INTEGER_TYPES, STRING_TYPES, ColumnFlag, ColumnInfo, ColumnType
 
-_WORDS = {
+TYPE_WORDS = {
     ColumnType.TINY: "tinyint",
     ColumnType.SHORT: "smallint",
     ColumnType.INT24: "mediumint",
@@ -78,7 +78,7 @@ def type_word(column: ColumnInfo) -> str:
     if column.type in STRING_TYPES:
         text, binary = _TEXT_WORDS[column.type]
         return binary if column.is_binary else text
-    return _WORDS[column.type]
+    return TYPE_WORDS[column.type]
 
 
 def mysql_type(column: ColumnInfo) -> str:
@@ -146,10 +146,15 @@ _DEFAULT_LENGTHS = {  # display length, fractional digits
 }
 
 
+def elements_text(column: ColumnInfo) -> str:
+    """The elements of an ENUM or SET as they stand in its type."""
+    return ",".join("'" + element.replace("'", "''") + "'" for element in column.elems)
+
+
 def _parameters(column: ColumnInfo) -> str:
     kind = column.type
     if kind in (ColumnType.ENUM, ColumnType.SET):
-        return "(" + ",".join("'" + elem.replace("'", "''") + "'" for elem in column.elems) + ")"
+        return f"({elements_text(column)})"
     length = column.flen if column.flen >= 0 else default_length(kind)
     if kind in (ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.DURATION):
         return f"({column.decimal})" if column.decimal > 0 else ""

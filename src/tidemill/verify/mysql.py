@@ -21,6 +21,7 @@ from tidemill.sinks.mysql.generation import SCHEMA
 from tidemill.sinks.mysql.session import Flavor, SessionSettings, ask, closed, driver_session, examine, open_session
 from tidemill.sinks.mysql.uri import MysqlOptions
 from tidemill.tidb.lexer import literal, quoted
+from tidemill.tidb.mysql_type import elements_text
 from tidemill.verify.forms import Comparison
 from tidemill.verify.resultset import select
 
@@ -210,7 +211,7 @@ def type_differs(column: ColumnInfo, data_type: str, column_type: str) -> str:
     if column.type in INTEGER_TYPES and column.is_unsigned != ("unsigned" in column_type.lower()):
         return f"it is {'unsigned' if column.is_unsigned else 'signed'} upstream and {column_type} downstream"
     if column.type in (ColumnType.ENUM, ColumnType.SET):
-        wanted = ",".join("'" + element.replace("'", "''") + "'" for element in column.elems)
+        wanted = elements_text(column)
         escaped = ",".join(map(literal, column.elems))  # as MariaDB prints them
         if column_type not in (f"{data_type}({wanted})", f"{data_type}({escaped})"):
             return f"it is {data_type}({wanted}) upstream and {column_type} downstream"

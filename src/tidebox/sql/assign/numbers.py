@@ -6,12 +6,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from tidebox.sql.assign.target import NAMES, Assign, Target, rounded, shown_text
+from tidebox.sql.assign.target import Assign, Target, rounded, shown_text
 from tidebox.sql.codec.collation import text_bytes
 from tidebox.sql.compute import convert, temporal
 from tidebox.sql.compute.kinds import Kind, Telling, Type
 from tidebox.sql.wire.errors import Errno, sql_error
 from tidemill.model.table import ColumnType
+from tidemill.tidb.mysql_type import TYPE_WORDS
 
 _INTEGER_BITS: Final = {
     ColumnType.TINY: 8,
@@ -72,7 +73,7 @@ def _fixed(target: Target, value: float, scale: int, row: int) -> float:
     found = found or 0.0  # there is no negative zero
     most = 10.0 ** (target.column.flen - scale) - 10.0**-scale
     if abs(found) > most:
-        target.out_of_range(row, f"{NAMES[target.column.type].upper()} value is out of range in ''")
+        target.out_of_range(row, f"{TYPE_WORDS[target.column.type].upper()} value is out of range in ''")
         return math.copysign(most, found)
     return found
 

@@ -10,29 +10,10 @@ from tidebox.sql.compute import convert
 from tidebox.sql.compute.kinds import Kind, Settings, Telling, Type
 from tidebox.sql.wire.errors import Errno, SqlError, sql_error
 from tidemill.model.table import INTEGER_TYPES, TIME_TYPES, ColumnInfo, ColumnType
+from tidemill.tidb.mysql_type import TYPE_WORDS
 
 Assign = Callable[[Any, int], Datum]  # value that is not NULL, number of the row from 1
 
-NAMES: Final = {
-    ColumnType.TINY: "tinyint",
-    ColumnType.SHORT: "smallint",
-    ColumnType.INT24: "mediumint",
-    ColumnType.LONG: "int",
-    ColumnType.LONGLONG: "bigint",
-    ColumnType.FLOAT: "float",
-    ColumnType.DOUBLE: "double",
-    ColumnType.NEWDECIMAL: "decimal",
-    ColumnType.YEAR: "year",
-    ColumnType.DATE: "date",
-    ColumnType.DATETIME: "datetime",
-    ColumnType.TIMESTAMP: "timestamp",
-    ColumnType.DURATION: "time",
-    ColumnType.BIT: "bit",
-    ColumnType.JSON: "json",
-    ColumnType.ENUM: "enum",
-    ColumnType.SET: "set",
-    ColumnType.VECTOR: "vector",
-}
 _KIND_NAMES: Final = {
     Kind.REAL: "double",
     Kind.BIT: "bit",
@@ -81,7 +62,7 @@ class Target:
     def overflows(self, value: Any, row: int) -> None:
         if isinstance(value, float):
             value = repr(value).removesuffix(".0")
-        self.out_of_range(row, f"constant {value} overflows {NAMES[self.column.type]}")
+        self.out_of_range(row, f"constant {value} overflows {TYPE_WORDS[self.column.type]}")
 
     def truncated(self, row: int) -> None:
         if self.telling is Telling.VALUES:
@@ -98,7 +79,7 @@ class Target:
 
     def incorrect(self, value: Any, kind: Type, row: int) -> None:
         shown = value if isinstance(value, str) else shown_text(value, kind)
-        name = NAMES[self.column.type]
+        name = TYPE_WORDS[self.column.type]
         if self.telling is not Telling.VALUES:
             self.complain(self._cast_error(shown, kind))
         elif self.column.type in TIME_TYPES or self.column.type is ColumnType.DURATION:
@@ -110,7 +91,7 @@ class Target:
     def _cast_error(self, shown: str, kind: Type) -> SqlError:
         column = self.column
         if column.type in TIME_TYPES:
-            return SqlError(1292, "22007", f"Incorrect {NAMES[column.type]} value: '{shown}'")
+            return SqlError(1292, "22007", f"Incorrect {TYPE_WORDS[column.type]} value: '{shown}'")
         if column.type is ColumnType.DURATION:
             is_far = kind.kind is Kind.INT and shown.lstrip("-").isdigit() and abs(int(shown)) > 8385959
             word = "Incorrect" if is_far else "Truncated incorrect"
@@ -121,7 +102,7 @@ class Target:
         return sql_error(Errno.TRUNCATED_WRONG_VALUE, name, shown.strip())
 
     def refuse_kind(self, kind: Type) -> None:
-        source, target = _KIND_NAMES[kind.kind], NAMES[self.column.type]
+        source, target = _KIND_NAMES[kind.kind], TYPE_WORDS[self.column.type]
         if kind.kind is Kind.REAL and kind.column is not None and kind.column.type is ColumnType.FLOAT:
             source = "float"
         self.complain(sql_error(Errno.UNKNOWN_ERROR, f"cannot convert datum from {source} to type {target}"))

@@ -25,7 +25,7 @@ from tidebox.sql.wire.prepared import PreparedStatements, prepare_answer
 from tidebox.sql.wire.rows import binary_encoder, text_encoder
 from tidebox.sql.wire.session import Affected, Client, Result, Session
 from tidemill.log import get_logger
-from tidemill.tidb.lexer import NO_BACKSLASH_ESCAPES, split_statements
+from tidemill.tidb.lexer import NO_BACKSLASH_ESCAPES, quoted, split_statements
 
 log = get_logger("sql")
 
@@ -263,7 +263,7 @@ class Connection:
     def _field_list(self, body: bytes) -> None:
         reader = Reader(body)
         table, wild = _text(reader.until_nul()), _text(reader.rest())
-        prepared = self._session.prepare(f"SELECT * FROM `{table.replace('`', '``')}`")
+        prepared = self._session.prepare(f"SELECT * FROM {quoted(table)}")
         for column in prepared.columns:
             if not wild or _like(wild).fullmatch(column.name):
                 self._channel.write(definition(column, is_listed=True))
