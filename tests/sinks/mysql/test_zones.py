@@ -39,6 +39,8 @@ def alter(query: str, after: TableInfo, before: TableInfo | None = None) -> DdlE
         ("ADD at TIMESTAMP DEFAULT CURRENT_TIMESTAMP", [moment("CURRENT_TIMESTAMP")], None),
         ("ADD at DATETIME DEFAULT '2026-01-01 08:00:00'", [moment("2026-01-01 08:00:00", ColumnType.DATETIME)], None),
         ("ADD at TIMESTAMP NULL", [moment(None)], None),
+        ("ADD `it's` TIMESTAMP DEFAULT '2026-01-01 08:00:00'", [moment("2026-01-01 00:00:00")], "+08:00"),
+        ("/* it's */ ADD at TIMESTAMP DEFAULT '2026-01-01 08:00:00'", [moment("2026-01-01 00:00:00")], "+08:00"),
     ],
 )
 def test_an_offset_explains_the_defaults(query: str, columns: list[ColumnInfo], expected: str | None) -> None:
