@@ -118,7 +118,7 @@ def test_a_commit_on_an_older_schema_is_refused_or_goes_through_whole(table, oth
 
 def test_closing_rolls_back(nodes, table):
     gone = SqlSession(nodes.nodes[0])
-    gone.use(table._database)
+    gone.use(table.database)
     gone.execute("begin")
     gone.execute("update t set v = 0")
     gone.close()
@@ -226,7 +226,7 @@ def test_a_table_is_shown_as_it_was_made(session):
 
 
 def test_tables_and_databases_are_listed(table):
-    schema = table._database
+    schema = table.database
     assert rows(table, "show tables") == [("t",)]
     assert rows(table, "show full tables like 'T%'") == [("t", "BASE TABLE")]
     assert (schema,) in rows(table, "show databases")
