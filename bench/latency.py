@@ -29,8 +29,8 @@ from typing import Any
 
 from bench.flow import CANAL_JSON, warm_up
 from bench.writer import Commit, Writer, writer
+from tidemill.capture.batches import BatchTrace
 from tidemill.capture.changefeed import Changefeed, RunOptions
-from tidemill.capture.processor import BatchTrace
 from tidemill.spark.session import open_session
 
 Result = dict[str, Any]

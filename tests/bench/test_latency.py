@@ -4,7 +4,7 @@ import pytest
 
 from bench.latency import _summary, split
 from bench.writer import Commit, _moments
-from tidemill.capture.processor import BatchTrace
+from tidemill.capture.batches import BatchTrace
 from tidemill.model.ts import Ts
 
 

@@ -22,8 +22,9 @@ from tests.flow.sorter.sorter_changes import rows
 from tests.histories import load
 from tests.rounds import rounds, seed
 from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.batches import Admission
 from tidemill.capture.metadata import ChangefeedState, DataDir
-from tidemill.capture.processor import Admission, Processor
+from tidemill.capture.processor import Processor
 from tidemill.control.pace import Amount, Bounds
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema.loader import load_schema, recovered_reader

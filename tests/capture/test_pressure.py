@@ -12,8 +12,9 @@ import pytest
 from tidebox.sql.nodes import SqlNodes
 from tidebox.sql.session import SqlSession
 from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.batches import Admission, Batch
 from tidemill.capture.metadata import ChangefeedState, DataDir
-from tidemill.capture.processor import Admission, Batch, Processor
+from tidemill.capture.processor import Processor
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.pace import Amount, Bounds
 from tidemill.errors import DataDirError, SinkError

@@ -14,8 +14,8 @@ from tests.source.test_intake import PATIENCE_SECONDS, Feed, feeding
 from tidebox.sql.nodes import SqlNodes
 from tidebox.sql.session import SqlSession
 from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.batches import Batch
 from tidemill.capture.metadata import ChangefeedState
-from tidemill.capture.processor import Batch
 from tidemill.clock import SYSTEM_CLOCK, SystemClock
 from tidemill.errors import DataDirError, SinkUnavailableError, SupersededError
 from tidemill.flow.deadletter import read_quarantine

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
+from tidemill.capture.batches import Admission, Totals, wait_out
 from tidemill.capture.copying import InitialCopy
 from tidemill.capture.driver import BatchDriver
 from tidemill.capture.metadata import ChangefeedState, DataDir
 from tidemill.capture.patience import Patience
-from tidemill.capture.processor import Admission, Processor, Totals, wait_out
+from tidemill.capture.processor import Processor
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.config.changefeed import sink_parameters
 from tidemill.config.sink_uri import loopbacks

@@ -10,7 +10,8 @@ Runs on the processor's loop, as a task that waits for what may be done next; no
 import asyncio
 from typing import TYPE_CHECKING
 
-from tidemill.capture.processor import Batch, Processor
+from tidemill.capture.batches import Batch
+from tidemill.capture.processor import Processor
 from tidemill.control.retries import gives_up
 from tidemill.errors import EngineError, RowUndecodableError, SinkError
 from tidemill.flow.pipeline import Pipeline, Unit

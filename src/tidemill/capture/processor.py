@@ -16,16 +16,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.capture.batches import Admission, Batch, BatchTrace, Totals, wait_out
 from tidemill.capture.metadata import ChangefeedState, DataDir
 from tidemill.clock import SYSTEM_CLOCK, Clock
-from tidemill.control.pace import Amount, Bounds, next_limit
+from tidemill.control.pace import Amount, next_limit
 from tidemill.control.progress import (
     Advance,
     Barriers,
@@ -50,7 +51,7 @@ from tidemill.flow.filter import ColumnSelector, DdlFilter, LeftOut, TableFilter
 from tidemill.flow.pipeline import Part, Unit, make_units
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema import JOB_TABLE_ID, SchemaChange, SchemaStore
-from tidemill.flow.skew import LEAST_BYTES, share_skewed
+from tidemill.flow.skew import share_skewed
 from tidemill.flow.sorter import Sorter
 from tidemill.log import get_logger
 from tidemill.model.change import RAW_CHANGE_SCHEMA
@@ -58,7 +59,7 @@ from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.progress import Extent
 from tidemill.model.ts import Ts, lag_seconds, show
-from tidemill.sinks import Receipt, Sharing, Sink
+from tidemill.sinks import Receipt, Sink
 from tidemill.source.intake import FEW_READINGS, Intake
 from tidemill.tidb.keys import record_span
 
@@ -71,62 +72,6 @@ Work = Callable[[], Coroutine[object, object, None]]
 _DDL_SPAN = 1  # the subscription to the DDL jobs; the intake takes the numbers after it
 _TRACES = 1024  # of the latest batches are kept
 _IDLE_SAVE_SECONDS = 2.0  # how often a checkpoint that moves without data is written down
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """How much one batch may take. A batch costs Spark some 0.2 s, so it should be worth it; the next one has to wait
-    for it, so it should not be too much for the sink."""
-
-    bounds: Bounds = field(default_factory=Bounds)
-    flush_interval_seconds: float = 0.0  # at least so long between the starts of two batches that could be one
-    tasks: Callable[[], int] = lambda: 1  # that work on a batch at the same time, as things stand
-    sharing: Callable[[int], Sharing] = lambda tasks: Sharing.NEVER  # among them, of a table that is most of a batch
-    least_shared: int = LEAST_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What may be taken next. ``number`` tells it from others of the same extent: those that were taken back."""
-
-    number: int
-    generation: int
-    extent: Extent
-
-    @property
-    def to_ts(self) -> Ts:
-        return self.extent.to_ts
-
-
-@dataclass(frozen=True, slots=True)
-class BatchTrace:
-    """When a batch passed each point, by the monotonic clock: where the time from commit to durable goes."""
-
-    to_ts: Ts
-    ready_at: float  # it could have begun: the upstream had resolved changes, and the batch before was done
-    offered_at: float  # the driver had asked for it
-    planned_at: float  # and what it consists of
-    written_at: float  # the pipeline had run, its receipts were back
-    durable_at: float  # the state was saved
-    pipeline_seconds: float  # that the tasks of the batch, taken together, worked on their units
-
-
-@dataclass(slots=True)
-class Totals:
-    """What this run has done, for the progress line and the closing summary."""
-
-    rows: int = 0
-    bytes: int = 0
-    batches: int = 0
-    ddls: int = 0
-    undecodable: int = 0  # rows that were put aside
-
-    def count(self, receipts: Sequence[Receipt]) -> None:
-        """A batch has been committed, of the stream or of the initial copy."""
-        self.rows += sum(receipt.rows for receipt in receipts)
-        self.bytes += sum(receipt.bytes for receipt in receipts)
-        self.batches += 1
-        self.undecodable += sum(len(receipt.aside) for receipt in receipts)
 
 
 class Processor:
@@ -610,22 +555,3 @@ class Processor:
         due = due.sort_by([("commit_ts", "ascending"), ("start_ts", "ascending"), ("key", "ascending")])
         batches: list[pa.RecordBatch] = due.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], RAW_CHANGE_SCHEMA)
-
-
-async def wait_out(
-    work: Callable[[], Awaitable[T]],
-    note: Callable[[SinkError], None],
-    is_closing: Callable[[], bool] = lambda: False,
-    clock: Clock = SYSTEM_CLOCK,
-) -> T:
-    """Do it; while the sink is away, again and again, and ``note`` why. It may have waited by itself already."""
-    attempts = 0
-    while True:
-        try:
-            return await work()
-        except SinkError as error:
-            if not error.retryable or is_closing():
-                raise
-            note(error)
-        attempts += 1
-        await clock.sleep(pause_seconds(attempts))

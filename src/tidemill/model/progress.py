@@ -75,4 +75,6 @@ class Extent:
 
     def named(self, names: Mapping[int, Iterable[int]]) -> "Extent":
         """The same, where ``names`` says which spans, say, stand for each table. Others have none."""
+        if not self.own:
+            return self
         return Extent(self.from_ts, self.to_ts, {n: w for i, w in self.own.items() for n in names.get(i, ())})

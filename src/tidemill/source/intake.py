@@ -143,15 +143,15 @@ class Intake:
 
     def has_changes(self, extent: Extent) -> bool:
         """Whether a batch of this extent would have any rows."""
-        return self._sorter.has_changes(self._spans_of(extent)) or bool(self._due_slices(extent))
+        return self._sorter.has_changes(extent.named(self._of_table)) or bool(self._due_slices(extent))
 
     def allow(self, extent: Extent, *, is_busy: bool) -> None:
         """A batch may take this: now, or later where the sink is busy. The intake waits for it if it must."""
-        self._sorter.allow(self._spans_of(extent), is_busy=is_busy)
+        self._sorter.allow(extent.named(self._of_table), is_busy=is_busy)
 
     def next_to(self, extent: Extent, max_rows: int, max_bytes: int) -> Ts:
         """Where a batch of at most this extent should end, for those that have no window of their own."""
-        apart = self._spans_of(extent).own.keys()
+        apart = extent.named(self._of_table).own.keys()
         return self._sorter.next_to(extent.from_ts, extent.to_ts, max_rows, max_bytes, without=apart)
 
     def catch_up_ts(self, extent: Extent, max_rows: int, max_bytes: int) -> Ts:
@@ -168,7 +168,7 @@ class Intake:
     def plan(self, extent: Extent) -> list[tuple[int, SpanSlices]]:
         """What a batch of this extent consists of: each physical id that has changes, with them."""
         found: dict[int, SpanSlices] = {}
-        for slices in self._due_slices(extent) + self._sorter.plan(self._spans_of(extent)):
+        for slices in self._due_slices(extent) + self._sorter.plan(extent.named(self._of_table)):
             physical_id = self._by_id[slices.span_id].followed.physical_id
             found[physical_id] = found[physical_id].joined(slices) if physical_id in found else slices
         return list(found.items())
@@ -184,9 +184,6 @@ class Intake:
         if self._early_sorter is not None and not self._early:
             self._early_sorter.close()
             self._early_sorter = None
-
-    def _spans_of(self, extent: Extent) -> Extent:
-        return extent.named(self._of_table) if extent.own else extent
 
     # Spans.
 
