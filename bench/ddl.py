@@ -205,7 +205,7 @@ def make(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     queries: list[str] = []
     with EmbeddedUpstream.start(stores=1, resolved_interval_seconds=0.05) as box:
-        session = SqlSession(SqlNodes(box.cluster, 1).nodes[0])
+        session = SqlSession(SqlNodes(box.cluster, 1, lease_seconds=3600).nodes[0])
         start_ts = box.tso()
         for query in story.beginning():
             session.execute(query)

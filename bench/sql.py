@@ -222,7 +222,7 @@ def _served() -> Iterator[_Served]:
 def serve() -> None:
     """An embedded TiDB with two empty tables, until the input ends."""
     with EmbeddedUpstream.start(stores=1) as upstream:
-        nodes = SqlNodes(upstream.cluster)
+        nodes = SqlNodes(upstream.cluster, lease_seconds=3600)
         nodes.start()
         server = SqlServer(lambda: SqlSession(nodes.nodes[0]))
         port = int(server.start(0).rpartition(":")[2])

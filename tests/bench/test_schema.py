@@ -34,7 +34,7 @@ def test_the_cost_of_many_tables_is_measured(small):
 def test_its_tables_can_be_written_and_altered(small, tmp_path):
     history = schema.write_history(60, tmp_path)
     with EmbeddedUpstream.start(load=history, resolved_interval_seconds=3600) as upstream:
-        nodes = SqlNodes(upstream.cluster)
+        nodes = SqlNodes(upstream.cluster, lease_seconds=3600)
         session = SqlSession(nodes.nodes[0])
         catalog = nodes.nodes[0].cache.current()
         (name, database), *_ = [(n, d) for n, d in catalog.databases.items() if n.startswith("db")]

@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 60.0
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[EmbeddedUpstream]:
     with EmbeddedUpstream.start(stores=1, resolved_interval_seconds=0.05) as started:
-        session = SqlSession(SqlNodes(started.cluster, 1).nodes[0])
+        session = SqlSession(SqlNodes(started.cluster, 1, lease_seconds=3600).nodes[0])
         session.execute("create database shop")
         session.execute("create table shop.t (id int primary key)")
         yield started

@@ -99,7 +99,7 @@ def upstream() -> Iterator[EmbeddedUpstream]:
 
 @pytest.fixture(scope="module")
 def session(upstream: EmbeddedUpstream) -> SqlSession:
-    session = SqlSession(SqlNodes(upstream.cluster, 1).nodes[0])
+    session = SqlSession(SqlNodes(upstream.cluster, 1, lease_seconds=3600).nodes[0])
     session.execute("create database shop")
     session.execute("create table shop.t (id int primary key)")
     return session

@@ -25,7 +25,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         EmbeddedUpstream.start(resolved_interval_seconds=3600) as upstream,
         MariaDb(tmp_path_factory.mktemp("mariadb")) as mariadb,
     ):
-        session = SqlSession(SqlNodes(upstream.cluster, 1).nodes[0])
+        session = SqlSession(SqlNodes(upstream.cluster, 1, lease_seconds=3600).nodes[0])
         create = "create table shop.item (id int primary key, name varchar(20))"
         for statement in (
             "create database shop",

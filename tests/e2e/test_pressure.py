@@ -55,7 +55,7 @@ def upstream() -> Iterator[EmbeddedUpstream]:
 @pytest.fixture(scope="module")
 def filled(upstream: EmbeddedUpstream) -> tuple[Ts, Ts]:
     """The ts before and after ``shop.hot`` was filled and changed."""
-    session = SqlSession(SqlNodes(upstream.cluster, 1).nodes[0])
+    session = SqlSession(SqlNodes(upstream.cluster, 1, lease_seconds=3600).nodes[0])
     session.execute("create database shop")
     session.execute("create table shop.hot (id int primary key, sku int unique, v varchar(100))")
     session.execute("create table shop.cold (id int primary key)")

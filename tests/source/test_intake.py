@@ -138,7 +138,7 @@ def test_thousands_of_tables_are_read_by_a_few_registrations(tmp_path: Path) -> 
 
 def test_few_tables_are_read_one_by_one_and_later_ones_are_joined(upstream: EmbeddedUpstream, tmp_path: Path) -> None:
     """Every row of every table comes once, whether its table was there at the start, was created, or dropped."""
-    session = SqlSession(SqlNodes(upstream.cluster, 1).nodes[0])
+    session = SqlSession(SqlNodes(upstream.cluster, 1, lease_seconds=3600).nodes[0])
     session.execute("create database shop")
     for i in range(4):
         session.execute(f"create table shop.t{i} (id int primary key, v int, key (v))")

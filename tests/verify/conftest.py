@@ -36,7 +36,7 @@ def client(upstream: EmbeddedUpstream) -> Iterator[ScanClient]:
 
 @pytest.fixture(scope="session")
 def nodes(upstream: EmbeddedUpstream) -> SqlNodes:
-    return SqlNodes(upstream.cluster, 1)
+    return SqlNodes(upstream.cluster, 1, lease_seconds=3600)
 
 
 def run(tasks: Sequence[Any]) -> list[Any]:

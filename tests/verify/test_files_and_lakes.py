@@ -63,8 +63,9 @@ def found(report: Report) -> dict[str, Any]:
     }
 
 
-def write_tree(place: Path | str, parameters: str) -> FileSide:
-    """All of the history as the file sink writes it, into a folder or below a URI."""
+def write_tree(place: Path | str, parameters: str, told_ts: Ts | None = None) -> FileSide:
+    """All of the history as the file sink writes it, into a folder or below a URI. ``told_ts``: up to where it is
+    complete, as readers are told, where that is beyond the history."""
     uri = place if isinstance(place, str) else f"file://{place}"
     history, config = load("types"), read_sink_uri(f"{uri}?{parameters}&date-separator=none")
     assert isinstance(config, SinkConfig)
@@ -83,6 +84,8 @@ def write_tree(place: Path | str, parameters: str) -> FileSide:
         for event in events_at("types", to_ts):
             sink.ddl(event)
         from_ts = to_ts
+    if told_ts is not None:
+        sink.publish(told_ts)
     return FileSide(config)
 
 

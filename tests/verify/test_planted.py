@@ -61,7 +61,7 @@ def changed() -> Iterator[Any]:
         EmbeddedUpstream.start(load=FOLDER / "types" / "history.parquet", resolved_interval_seconds=3600) as upstream,
         ScanClient(upstream.pd_address) as client,
     ):
-        session = SqlSession(SqlNodes(upstream.cluster, 1).nodes[0])
+        session = SqlSession(SqlNodes(upstream.cluster, 1, lease_seconds=3600).nodes[0])
         for statement in CHANGES:
             session.execute(statement)
         session.close()
@@ -93,12 +93,13 @@ def assert_found(report: Report, kind: str, *, but: tuple[str, ...] = ()) -> Non
     "parameters", ["protocol=canal-json&enable-tidb-extension=true", "protocol=csv&include-commit-ts=true"]
 )
 def test_in_files(changed: Any, tmp_path: Path, parameters: str) -> None:
-    assert_found(compare(changed, write_tree(f"file://{tmp_path}", parameters)), "files")
+    assert_found(compare(changed, write_tree(f"file://{tmp_path}", parameters, changed[2])), "files")
 
 
 def test_in_a_bucket(changed: Any) -> None:
     with bucket("planted") as held:
-        side = write_tree("s3://planted/out", f"protocol=canal-json&enable-tidb-extension=true&{held.parameters}")
+        parameters = f"protocol=canal-json&enable-tidb-extension=true&{held.parameters}"
+        side = write_tree("s3://planted/out", parameters, changed[2])
         assert_found(compare(changed, side), "files")
 
 

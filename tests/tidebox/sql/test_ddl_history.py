@@ -38,7 +38,7 @@ def test_every_mark_of_the_ddl_history():
     wanted = marks("ddl")
     checked = 0
     with EmbeddedUpstream.start(resolved_interval_seconds=3600) as upstream:
-        session = SqlSession(SqlNodes(upstream.cluster).nodes[0])
+        session = SqlSession(SqlNodes(upstream.cluster, lease_seconds=3600).nodes[0])
         for kind, text, fails in steps():
             if kind == "mark":
                 checked += sum(_check(session, mark) for mark in wanted if mark["mark"] == text)

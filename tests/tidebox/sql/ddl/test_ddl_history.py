@@ -45,7 +45,7 @@ def is_outside(statement: str, error: SqlError) -> bool:
 @pytest.fixture(scope="module")
 def session():
     with EmbeddedUpstream.start(stores=1, resolved_interval_seconds=3600) as upstream:
-        session = session_on(SqlNodes(upstream.cluster).nodes[0])
+        session = session_on(SqlNodes(upstream.cluster, lease_seconds=3600).nodes[0])
         session.execute("set sql_mode='NO_ENGINE_SUBSTITUTION,STRICT_TRANS_TABLES'")
         yield session
         session.close()

@@ -187,7 +187,7 @@ def test_what_is_wrong_is_refused_by_its_number(sql, statement, number):
 def test_a_loaded_history_is_altered_and_written_on():
     folder = load("ddl").folder
     with EmbeddedUpstream.start(load=folder / "history.parquet", resolved_interval_seconds=3600) as upstream:
-        session = session_on(SqlNodes(upstream.cluster).nodes[0], "shop")
+        session = session_on(SqlNodes(upstream.cluster, lease_seconds=3600).nodes[0], "shop")
         before = rows(session, "select * from a order by id")
         run(
             session,
