@@ -110,4 +110,5 @@ COLUMNS: dict[str, tuple[ColumnInfo, st.SearchStrategy[Datum]]] = {
     "vector": (column(1, T.VECTOR), VECTORS),
 }
 NOT_IN_KEYS = ("json", "vector")
+NOT_WHOLE_IN_KEYS = (*NOT_IN_KEYS, "tinytext", "text", "mediumtext", "longtext")  # of these a key has a prefix at most
 EXACT_IN_KEYS = [name for name in COLUMNS if name not in (*NOT_IN_KEYS, "varchar") and not name.endswith("text")]

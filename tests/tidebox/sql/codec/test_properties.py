@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.tidebox.sql.codec.strategies import COLUMNS, EXACT_IN_KEYS, NOT_IN_KEYS, TEXTS
+from tests.tidebox.sql.codec.strategies import COLUMNS, EXACT_IN_KEYS, NOT_WHOLE_IN_KEYS, TEXTS
 from tests.tidebox.sql.codec.tables import clustered, column, index, table, text
 from tidebox.sql.codec import (
     ChecksumVersion,
@@ -147,7 +147,7 @@ def test_the_small_form_ends_at_65535_bytes_of_cells(size: int, is_large: bool) 
 
 @st.composite
 def clustered_rows(draw: st.DrawFn) -> tuple[list[ColumnInfo], list[Datum]]:
-    names = draw(st.lists(st.sampled_from([n for n in COLUMNS if n not in NOT_IN_KEYS]), min_size=1, max_size=4))
+    names = draw(st.lists(st.sampled_from([n for n in COLUMNS if n not in NOT_WHOLE_IN_KEYS]), min_size=1, max_size=4))
     columns = []
     for column_id, name in enumerate(names, 1):
         parts = {slot: getattr(COLUMNS[name][0], slot) for slot in ColumnInfo.__slots__}
