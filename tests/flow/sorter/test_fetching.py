@@ -33,6 +33,7 @@ from tidemill.flow.sorter.segment import Segment, write_segment
 from tidemill.flow.sorter.serving import SegmentServer
 from tidemill.flow.sorter.shelf import Shelf
 from tidemill.flow.sorter.wire import Ticket, checksum
+from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.ts import Ts
 
 MANY = [change(1 + ts // 3, b"%05d" % (ts * 7919 % 4000)) for ts in range(4000)]
@@ -171,17 +172,17 @@ def test_what_a_sorter_holds_can_be_asked_for_until_it_is_released(capture: Capt
         sorter.open_span(1, Ts(0))
         await sorter.add(1, batch(MANY))
         sorter.advance(1, Ts(1000))
-        (plan,) = sorter.plan(Ts(0), Ts(1000))
+        (plan,) = sorter.plan(Extent(Ts(0), Ts(1000)))
         away = tuple(replace(s, layout=replace(s.layout, path=f"/nowhere/{s.layout.name}")) for s in plan.slices)
         plan = replace(plan, slices=away)
         assert rows(read_slices(plan, supply=capture.supply)) == in_order(within(MANY, 0, 1000, None))
         sorter.advance(1, Ts(5000))
-        sorter.release(Ts(5000))
+        sorter.release(Checkpoints(Ts(5000)))
         with pytest.raises(EngineError, match=r"segment segment-00000001\.arrow .* was released"):
             next(read_portions(plan, supply=capture.supply))
         await sorter.add(1, batch([change(5001, b"k")]))
         sorter.advance(1, Ts(6000))
-        sorter.plan(Ts(5000), Ts(6000))
+        sorter.plan(Extent(Ts(5000), Ts(6000)))
         assert len(capture.shelf) == 1
         sorter.close()
         assert len(capture.shelf) == 0
