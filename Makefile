@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
-PROCESSES ?= 2
+PROCESSES ?= 3
 ROUNDS ?= 50
 SEED ?= 1
 

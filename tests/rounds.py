@@ -27,6 +27,12 @@ def seed(usual: int) -> int:
     return chosen
 
 
+def seeds(usual: int) -> range:
+    """For a test that is repeated by its parameters: as many as ``rounds`` says, from the seed that was given on."""
+    first = int(os.environ.get(_SEED, 0))
+    return range(first, first + rounds(usual))
+
+
 def replay_command(nodeid: str, seed: int, rounds: int | None) -> str:
     """What to type to see a failure again."""
     asked = f" ROUNDS={rounds}" if rounds is not None else ""

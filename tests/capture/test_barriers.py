@@ -39,7 +39,7 @@ from tidemill.upstream.snapshot import SnapshotReader
 
 PATIENCE_SECONDS = 120.0
 SEED = 20261118
-ROUNDS = 3  # in make test; make soak takes as many as it is told
+ROUNDS = 2  # in make test; make soak takes as many as it is told
 NAMES = ("ddl", "online", "types")
 
 Taken = tuple[int, int, bytes, int]  # physical id, commit-ts, key, the version that it was read in

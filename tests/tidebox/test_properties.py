@@ -2,16 +2,17 @@
 
 import pytest
 
+from tests.rounds import seeds
 from tests.tidebox.follower import Follower
 from tests.tidebox.stub import client_of
 from tests.tidebox.world import World
 from tidebox.upstream import EmbeddedUpstream
 
-SEEDS = range(200)
 STEPS = 60
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.rounds
+@pytest.mark.parametrize("seed", seeds(20))
 def test_what_arrives_equals_what_was_written(seed):
     with (
         EmbeddedUpstream.start(stores=3, api_version=2, resolved_interval_seconds=0.02) as upstream,

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from tests.rounds import seeds
 from tests.tidebox.follower import Follower
 from tests.tidebox.rawclient import KEYSPACE
 from tests.tidebox.stub import client_of
@@ -21,7 +22,6 @@ from tidemill._pb import kvrpcpb_pb2
 from tidemill.errors import UsageError
 from tidemill.tidb.keys import encode_bytes, split_mvcc_key
 
-SEEDS = range(20)
 STEPS = 60
 PUT, DELETE = 1, 2
 
@@ -135,7 +135,8 @@ def opened(**options):
     return EmbeddedUpstream.start(stores=3, api_version=2, resolved_interval_seconds=0.02, **options)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.rounds
+@pytest.mark.parametrize("seed", seeds(6))
 def test_what_arrives_is_what_was_written(seed):
     with opened() as upstream, client_of(upstream) as client:
         world, writer = World(upstream, seed), Writer(upstream, b"a", seed)
@@ -152,7 +153,8 @@ def test_what_arrives_is_what_was_written(seed):
         check(follower, upstream, [writer])
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.rounds
+@pytest.mark.parametrize("seed", seeds(4))
 def test_what_arrives_is_what_was_written_though_writes_take_their_time(seed):
     """Writers on threads of their own, with writes on their way while all else happens."""
     with opened() as upstream, client_of(upstream) as client:
@@ -180,7 +182,8 @@ def test_what_arrives_is_what_was_written_though_writes_take_their_time(seed):
         check(follower, upstream, writers)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.rounds
+@pytest.mark.parametrize("seed", seeds(3))
 def test_what_arrives_is_what_was_written_though_the_process_dies(seed, tmp_path):
     writer = follower = None
     for _ in range(3):
