@@ -43,6 +43,74 @@ keys = st.sampled_from([b"a", b"b", b"ba", b"\xff", b"", b"t\x80\0\0\0\0\0\0\1_r
 some_changes = st.lists(st.builds(change, st.integers(1, 60), keys), max_size=40)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    changes=st.dictionaries(st.integers(1, 4), some_changes),
+    windows=st.lists(st.tuples(st.integers(1, 60), st.dictionaries(st.integers(1, 4), st.integers(1, 60))), max_size=8),
+    segment_bytes=st.sampled_from([1, 200, 1 << 20]),
+)
+def test_spans_that_are_behind_the_others_give_every_change_once(
+    changes: dict[int, list[Change]], windows: list[tuple[int, dict[int, int]]], segment_bytes: int
+) -> None:
+    async def story(sorter: Sorter) -> None:
+        for span in range(1, 5):
+            sorter.open_span(span, Ts(0))
+        for span, delivered in changes.items():
+            for each in delivered:
+                await sorter.add(span, batch([each]))
+        for span in range(1, 5):
+            sorter.advance(span, Ts(60))
+        at, taken = Checkpoints(Ts(0)), dict[int, list[Change]]()
+        for to_ts, ends in [*windows, (60, {})]:
+            base_ts = max(at.base_ts, Ts(to_ts))
+            own = {i: (at.of(i), min(base_ts, max(at.of(i), Ts(ends.get(i, to_ts))))) for i in range(1, 5)}
+            extent = Extent(at.base_ts, base_ts, {i: w for i, w in own.items() if w != (at.base_ts, base_ts)})
+            found = {plan.span_id: rows(read_slices(plan)) for plan in sorter.plan(extent)}
+            assert sorter.has_changes(extent) == any(found.values())
+            for span, some in found.items():
+                assert all(own[span][0] < each[1] <= own[span][1] for each in some)
+                taken.setdefault(span, []).extend(some)
+            at = at.moved(extent)
+            sorter.release(at)
+        assert taken == {span: in_order(delivered) for span, delivered in changes.items() if delivered}
+        assert sorter.stats().segments == 0
+
+    with TemporaryDirectory() as folder:
+        sorter = Sorter(Path(folder), segment_bytes=segment_bytes)
+        try:
+            asyncio.run(story(sorter))
+        finally:
+            sorter.close()
+
+
+def test_what_is_durable_of_others_is_not_looked_through_for_a_span_that_is_behind(
+    make: Callable[..., Sorter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each resolved-ts asks, and one table may be held for long while thousands of others go on."""
+    sorter, looked = make(), list[int]()
+
+    async def story() -> None:
+        for span in range(1, 101):
+            sorter.open_span(span, Ts(0))
+            await sorter.add(span, batch([change(10, b"a"), change(20, b"b")]))
+            sorter.advance(span, Ts(30))
+        sorter.plan(Extent(Ts(0), Ts(25), {1: (Ts(0), Ts(10))}))
+        sorter.release(Checkpoints(Ts(25), {1: Ts(10)}))
+        assert sorter.stats().segments == 1
+        find = sorter._spans.find
+
+        def noted(span: int) -> Any:
+            looked.append(span)
+            return find(span)
+
+        monkeypatch.setattr(sorter._spans, "find", noted)
+        assert not sorter.has_changes(Extent(Ts(25), Ts(30), {1: (Ts(10), Ts(10))}))
+        assert sorter.has_changes(Extent(Ts(25), Ts(30), {1: (Ts(10), Ts(30))}))
+        assert set(looked) <= {1}
+
+    run(story())
+
+
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_consecutive_batches_hold_every_change_once_and_in_order(data: st.DataObject) -> None:

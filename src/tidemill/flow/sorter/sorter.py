@@ -399,8 +399,15 @@ class Sorter:
         self, segment: Segment, extent: Extent, only: Collection[int] = (), without: Collection[int] = ()
     ) -> Iterator[tuple[int, SegmentSlice]]:
         """The wanted rows of a segment, with their span's id."""
-        low, high = np.uint64(extent.lowest_ts), np.uint64(extent.highest_ts)
-        for section in np.flatnonzero((segment.first_ts <= high) & (segment.last_ts > low)).tolist():
+        first, last = segment.first_ts, segment.last_ts
+        touched = (first <= np.uint64(extent.to_ts)) & (last > np.uint64(extent.from_ts))
+        if extent.own:  # of all others much may be here that is durable
+            touched |= (
+                (first <= np.uint64(extent.highest_ts))
+                & (last > np.uint64(extent.lowest_ts))
+                & np.isin(segment.span_ids, list(extent.own))
+            )
+        for section in np.flatnonzero(touched).tolist():
             span_id = int(segment.span_ids[section])
             if span_id in without or (only and span_id not in only):
                 continue
