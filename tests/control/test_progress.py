@@ -102,6 +102,12 @@ AT_20 = replace(AT_10, at=at(20), ddl_ts=Ts(20))
         pytest.param(
             replace(AT_10, sync_ts=Ts(10), barriers=barriers((10, {1}))), True, Wait(), id="nor before a DDL has run"
         ),
+        pytest.param(
+            replace(AT_10, sync_ts=Ts(10), schema_ts=Ts(9), ddl_ts=Ts(9)),
+            True,
+            Wait(),
+            id="nor, after a restart, before it is known whether there is one",
+        ),
         pytest.param(replace(AT_10, in_flight=extent(10, 20)), True, Wait(), id="one batch at a time"),
         pytest.param(replace(AT_10, is_ddl_running=True), True, Offer(Ts(25)), id="a DDL keeps no batch back"),
         pytest.param(replace(AT_10, frontier_ts=Ts(10)), False, Wait(), id="nothing new was promised"),
@@ -132,6 +138,11 @@ def test_decide(progress: Progress, has_changes: bool, decision: object) -> None
             id="beside a batch of other tables",
         ),
         pytest.param(replace(AT_20, barriers=barriers((20, {1})), is_stopping=True), False, id="not while stopping"),
+        pytest.param(
+            replace(AT_20, at=at(20, t1=12), ddl_ts=Ts(11), schema_ts=Ts(15), barriers=barriers((12, {1}))),
+            False,
+            id="after a restart, not before the others are known again",
+        ),
     ],
 )
 def test_when_a_ddl_may_run(progress: Progress, can: bool) -> None:
@@ -184,10 +195,34 @@ def test_what_is_behind_may_be_taken_in_parts() -> None:
     assert behind.extent(Ts(25), Ts(14)) == extent(20, 25, t1=(12, 14), t2=(16, 16))
 
 
+def test_after_a_restart_a_ddl_counts_as_not_run_until_it_is_known_again() -> None:
+    """All tables but one have passed a DDL that has not run; that one is far below, and what is known begins there."""
+    resumed = Progress(at=at(20, t1=10), ddl_ts=Ts(17), frontier_ts=Ts(10), schema_ts=Ts(10))
+    partly = learned(resumed, Ts(15), barriers())
+    assert partly.ddl_ts == 17
+    assert learned(partly, Ts(25), barriers((18, {2}))).ddl_ts == 17
+    assert learned(partly, Ts(25), barriers()).ddl_ts == 20
+
+
+def test_the_checkpoint_does_not_pass_a_ddl_that_is_not_yet_known_again() -> None:
+    resumed = Progress(at=at(20), ddl_ts=Ts(17), frontier_ts=Ts(20), schema_ts=Ts(17))
+    assert resumed.checkpoint_ts == 18
+    assert learned(resumed, Ts(25), barriers((18, set()))).checkpoint_ts == 18
+    assert learned(resumed, Ts(25), barriers()).checkpoint_ts == 20
+
+
+def test_nothing_is_in_reach_before_a_restart_has_come_to_where_most_tables_are() -> None:
+    """Whoever is told otherwise would hold back, for a reader that waits, what the reader waits for."""
+    behind = replace(AT_20, at=at(20, t1=10, t2=12))
+    assert replace(behind, frontier_ts=Ts(12)).reach.is_empty
+    assert replace(behind, frontier_ts=Ts(20)).reach == extent(20, 20, t1=(10, 20), t2=(12, 20))
+
+
 def test_a_ddl_that_touches_nothing_holds_the_checkpoint_alone() -> None:
     progress = moved(AT_10, extent(10, 25))
-    assert learned(progress, Ts(30), barriers((26, set()))).checkpoint_ts == 25
-    assert replace(progress, at=at(40), barriers=barriers((26, set()))).checkpoint_ts == 26
+    waits = learned(progress, Ts(50), barriers((26, set())))
+    assert waits.checkpoint_ts == 25
+    assert moved(replace(waits, frontier_ts=Ts(40)), extent(25, 40)).checkpoint_ts == 26
 
 
 @pytest.mark.parametrize(

@@ -388,7 +388,7 @@ class Processor:
                 case _:
                     break
         is_busy = self.progress.is_ddl_running or self.progress.is_syncing
-        self._intake.allow(self.progress.extent(self.progress.limit_ts), is_busy=is_busy)
+        self._intake.allow(self.progress.reach, is_busy=is_busy)
         self._changed.set()
 
     def _look(self) -> None:

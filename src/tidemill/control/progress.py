@@ -68,14 +68,22 @@ class Progress:
     @property
     def checkpoint_ts(self) -> Ts:
         """Of the changefeed: every row up to here is durable, every DDL below it has run."""
+        known_ts = min(self.at.lowest_ts, Ts(self.ddl_ts + 1))  # a restart has yet to hear of what has not run
         first = self.barriers.first
-        return self.at.lowest_ts if first is None else min(self.at.lowest_ts, first.ts)
+        return known_ts if first is None else min(known_ts, first.ts)
 
     @property
     def limit_ts(self) -> Ts:
         """The highest ts that any checkpoint may reach for now."""
         ends = [self.frontier_ts, self.schema_ts, self.sync_ts, self.target_ts]
         return Ts(min(MAX_TS if end is None else end for end in ends))
+
+    @property
+    def reach(self) -> Extent:
+        """All that may be taken as things stand. Nothing after a restart, before what is promised and known has come to
+        where most tables are: what would be taken of those behind is planned from there on."""
+        base_ts, limit_ts = self.at.base_ts, self.limit_ts
+        return self.extent(limit_ts) if limit_ts >= base_ts else Extent(base_ts, base_ts)
 
     @property
     def is_barred(self) -> bool:
@@ -147,11 +155,12 @@ Decision = Wait | Advance | Sync | Offer | Finish
 
 
 def can_run_ddl(progress: Progress) -> bool:
-    """Whether the first DDL that waits may run now. Batches of other tables go on meanwhile."""
+    """Whether the first DDL that waits may run now. Batches of other tables go on meanwhile. After a restart it waits
+    until everything is known again that was: what is saved then speaks of all tables and DDLs."""
     first = progress.barriers.first
     if first is None or progress.is_ddl_running or progress.is_syncing or progress.is_stopping:
         return False
-    return progress.is_at(first)
+    return progress.schema_ts >= progress.at.base_ts and progress.is_at(first)
 
 
 def decide(progress: Progress, has_changes: Callable[[Extent], bool]) -> Decision:
@@ -162,20 +171,17 @@ def decide(progress: Progress, has_changes: Callable[[Extent], bool]) -> Decisio
         return Sync(progress.at.base_ts)
     if progress.is_finished:
         return Finish()
-    limit = progress.limit_ts
-    if limit < progress.at.base_ts:
-        return Wait()
-    extent = progress.extent(limit)
+    extent = progress.reach
     if extent.is_empty:
         return Wait()
     if not has_changes(extent):
         return Advance(extent)
-    return Wait() if progress.is_stopping else Offer(limit)
+    return Wait() if progress.is_stopping else Offer(extent.to_ts)
 
 
 def _can_sync(progress: Progress) -> bool:
     at, first = progress.sync_ts, progress.barriers.first
-    if at is None or progress.at.lowest_ts < at or progress.is_ddl_running:
+    if at is None or min(progress.at.lowest_ts, progress.schema_ts) < at or progress.is_ddl_running:
         return False
     return first is None or first.ts > at
 
@@ -235,7 +241,9 @@ def sync_done(progress: Progress, next_sync_ts: Ts | None) -> Progress:
 
 
 def _settled(progress: Progress) -> Progress:
-    """With the ts up to which all DDLs have run."""
+    """With the ts up to which all DDLs have run; of those above ``schema_ts`` nothing is known, after a restart."""
     first = progress.barriers.first
-    ddl_ts = progress.at.base_ts if first is None else min(progress.at.base_ts, Ts(first.ts - 1))
+    ddl_ts = min(progress.at.base_ts, progress.schema_ts)
+    if first is not None:
+        ddl_ts = min(ddl_ts, Ts(first.ts - 1))
     return replace(progress, ddl_ts=max(progress.ddl_ts, ddl_ts))
