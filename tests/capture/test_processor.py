@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.flow.schema.builders import store_with, table
 from tests.source.test_intake import PATIENCE_SECONDS, Feed, feeding
 from tidebox.sql.nodes import SqlNodes
 from tidebox.sql.session import SqlSession
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.batches import Batch
-from tidemill.capture.metadata import ChangefeedState
+from tidemill.capture.metadata import ChangefeedState, DataDir
+from tidemill.capture.processor import Processor
 from tidemill.clock import SYSTEM_CLOCK, SystemClock
 from tidemill.errors import DataDirError, SinkUnavailableError, SupersededError
 from tidemill.flow.deadletter import read_quarantine
@@ -423,3 +425,32 @@ def test_a_row_that_was_put_aside_stands_there_once_when_its_batch_comes_again_c
         assert list(read_quarantine(processor._data_dir.undecodable)) == [bad]
 
     play(story)
+
+
+class PunctualSink(BlackholeSink):
+    """Wants to note every tenth ts."""
+
+    def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
+        return Ts((checkpoint_ts // 10 + 1) * 10)
+
+
+@pytest.mark.parametrize(
+    ("base_ts", "behind", "sync_ts"),
+    [
+        pytest.param(23, {}, 30, id="between two"),
+        pytest.param(20, {}, 20, id="at one, which may have been noted"),
+        pytest.param(20, {"7": Ts(12)}, 20, id="one table is not there yet"),
+        pytest.param(23, {"7": Ts(12)}, 30, id="most tables have passed it: nobody had asked for it then"),
+    ],
+)
+def test_at_which_sync_point_a_changefeed_goes_on(
+    base_ts: int, behind: dict[str, Ts], sync_ts: int, tmp_path: Path
+) -> None:
+    checkpoint_ts = min([Ts(base_ts), *behind.values()])
+    state = ChangefeedState(1, "", Ts(5), checkpoint_ts, checkpoint_ts, 0, {}, None, base_ts=Ts(base_ts), behind=behind)
+
+    async def now() -> Ts:
+        return Ts(99)
+
+    processor = Processor(store_with(table(7, "t")), PunctualSink(), state, DataDir(tmp_path), now)
+    assert processor.progress.sync_ts == sync_ts

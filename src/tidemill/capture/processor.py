@@ -134,7 +134,8 @@ class Processor:
             ddl_ts=state.ddl_ts,
             frontier_ts=state.at.lowest_ts,
             schema_ts=state.schema_ts,
-            sync_ts=sink.next_barrier(state.checkpoint_ts),
+            # One below: all may have come to a sync point that was not noted any more. None lies between the tables.
+            sync_ts=sink.next_barrier(Ts(state.at.base_ts - 1)),
             target_ts=target_ts,
         )
 
