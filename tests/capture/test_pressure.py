@@ -193,6 +193,32 @@ def test_a_ddl_waits_for_a_sink_that_is_away(upstream: EmbeddedUpstream, session
     asyncio.run(scenario())
 
 
+def test_rows_before_a_ddl_and_rows_that_catch_up_come_in_batches_as_any_others(
+    upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path
+) -> None:
+    """Nor does a table that is catching up wait between them, however seldom batches are to be."""
+    most = Amount(100, 64 * MIB)
+    admission = Admission(Bounds(most, most), flush_interval_seconds=3600.0)
+
+    def write() -> None:
+        insert(session, 500)
+        session.execute("alter table shop.t add column w int")
+        insert(session, 500)
+
+    async def scenario() -> None:
+        async with feeding(upstream, tmp_path, admission=admission) as feed:
+            await asyncio.to_thread(write)
+            now_ts, processor = await feed.pd.get_ts(), feed.processor
+            await feed.until(lambda: processor.progress.limit_ts > now_ts)
+            async with asyncio.timeout(20):
+                while sum(feed.batches) < 800:
+                    await feed.begin()
+                    await feed.take()
+            assert max(feed.batches) <= 250
+
+    asyncio.run(scenario())
+
+
 def test_batches_of_a_slow_sink_become_smaller(upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path) -> None:
     bounds = Bounds(least=Amount(50, 1), most=Amount(800, 64 * MIB), goal_seconds=0.0)  # which no sink can meet
 

@@ -199,7 +199,7 @@ class Processor:
             match decision:
                 case Offer(limit):
                     extent = self._next(limit)
-                    is_cut = extent.to_ts < limit
+                    is_cut = extent != self.progress.extent(limit)
                     if now >= due or is_cut or self.progress.is_barred:  # it would not grow by waiting
                         return self._begin(extent)
                 case Finish():

@@ -150,12 +150,14 @@ class Intake:
         self._sorter.allow(extent.named(self._of_table), is_busy=is_busy)
 
     def next_to(self, extent: Extent, max_rows: int, max_bytes: int) -> Ts:
-        """Where a batch of at most this extent should end, for those that have no window of their own."""
-        apart = extent.named(self._of_table).own.keys()
+        """Where a batch of at most this extent should end, for those that begin where it does: what stops at a DDL
+        within it is as much as anything else."""
+        behind = {i: w for i, w in extent.own.items() if w[0] < extent.from_ts or w[0] >= w[1]}
+        apart = Extent(extent.from_ts, extent.to_ts, behind).named(self._of_table).own.keys()
         return self._sorter.next_to(extent.from_ts, extent.to_ts, max_rows, max_bytes, without=apart)
 
     def catch_up_ts(self, extent: Extent, max_rows: int, max_bytes: int) -> Ts:
-        """The same for those that have one, and begin below the others."""
+        """The same for those that begin below the others."""
         behind = {i: w for i, w in extent.own.items() if w[0] < min(w[1], extent.from_ts)}
         if not behind:
             return extent.to_ts
