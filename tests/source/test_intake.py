@@ -20,6 +20,7 @@ from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.metadata import ChangefeedState, DataDir
 from tidemill.capture.processor import Processor
 from tidemill.clock import SYSTEM_CLOCK
+from tidemill.errors import InvariantError
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema import SchemaStore
 from tidemill.flow.schema.loader import load_schema
@@ -27,6 +28,8 @@ from tidemill.flow.sorter import Sorter, read_slices
 from tidemill.model.change import Op
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ddl import ActionType
+from tidemill.model.progress import Extent
+from tidemill.model.ts import Ts
 from tidemill.sinks import Sink, open_sink
 from tidemill.sinks.files import parse_sink_uri
 from tidemill.source.intake import FEW_READINGS
@@ -75,6 +78,7 @@ async def feeding(
     tables: Sequence[Any] = (),
     rules: tuple[str, ...] = ("*.*",),
     sink: Sink | None = None,
+    open_early: Callable[[Path], Sorter] = Sorter,
 ) -> AsyncIterator[Feed]:
     """``tables``: documents of the tables that there are; none: as the upstream tells."""
     async with PdClient(upstream.pd_address) as pd:
@@ -88,7 +92,7 @@ async def feeding(
         state = ChangefeedState(pd.cluster_id, "blackhole:", ts, ts, ts, 0, {}, None)
         processor = Processor(schema, sink, state, data_dir, pd.get_ts, config=ChangefeedConfig(rules=rules))
         puller, sorter = Puller(pd, processor), Sorter(folder / "segments")
-        processor.attach(puller, sorter, lambda: Sorter(folder / "early"), few_readings=few_readings)
+        processor.attach(puller, sorter, lambda: open_early(folder / "early"), few_readings=few_readings)
         running = asyncio.create_task(puller.run())
         try:
             yield Feed(pd, processor, puller, schema)
@@ -199,6 +203,57 @@ def test_what_came_to_a_neighbour_while_a_partition_was_dropped_comes_once_more(
             taken = await feed.until(later_ts)
             behind = [(during_ts, 72, 2), (later_ts, 72, 3)]
             assert taken == [(ts, table_id, record_key(table_id, handle)) for ts, table_id, handle in behind]
+
+    asyncio.run(scenario())
+
+
+class LateSorter(Sorter):
+    """Hears of no resolved-ts before it may."""
+
+    may_hear = False
+
+    def advance(self, source_id: int, resolved_ts: Ts) -> None:
+        if self.may_hear:
+            super().advance(source_id, resolved_ts)
+
+
+def test_table_partitions_wait_together_for_what_one_of_them_got_early(
+    upstream: EmbeddedUpstream, tmp_path: Path
+) -> None:
+    """Downstream they are one table, of which a sink may remember one ts only, and which has one order."""
+    before, after = {71: "p0", 72: "p1"}, {73: "p0", 72: "p1"}
+    early: list[LateSorter] = []
+
+    def put(*rows: tuple[int, int]) -> int:
+        return upstream.commit([Mutation(Op.PUT, record_key(table_id, handle), b"row") for table_id, handle in rows])[1]
+
+    def open_early(folder: Path) -> Sorter:
+        early.append(LateSorter(folder))
+        return early[-1]
+
+    async def scenario() -> None:
+        tables = [table(7, "t", partitions=before)]
+        async with (
+            feeding(upstream, tmp_path, tables=tables, open_early=open_early) as feed,
+            asyncio.timeout(PATIENCE_SECONDS),
+        ):
+            processor, start_ts = feed.processor, upstream.tso()
+            during_ts = put((73, 1))
+            *_, key, value = job(
+                0, 50, ActionType.TRUNCATE_TABLE_PARTITION, table_id=7, after=table(7, "t", partitions=after),
+                start_ts=start_ts, args={"old_partition_ids": [71], "new_partition_ids": [73]},
+            )  # fmt: skip
+            done_ts = upstream.commit([Mutation(Op.PUT, key, value)])[1]
+            later_ts = put((72, 2), (73, 3))
+            while processor.progress.at.base_ts < later_ts or processor.progress.ddl_ts < later_ts:
+                assert await processor.offer(0.05) is None, "nothing but the table that waits has rows"
+            assert {processor.progress.at.of(i) for i in (72, 73)} == {done_ts}
+            with pytest.raises(InvariantError, match="the frontier is at"):
+                processor._intake.plan(Extent(Ts(done_ts), Ts(later_ts)))
+            early[0].may_hear = True
+            taken = await feed.until(later_ts)
+            due = [(during_ts, 73, 1), (later_ts, 72, 2), (later_ts, 73, 3)]
+            assert taken == [(ts, table_id, record_key(table_id, handle)) for ts, table_id, handle in due]
 
     asyncio.run(scenario())
 

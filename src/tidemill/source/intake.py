@@ -135,11 +135,14 @@ class Intake:
         return self._sorter.resolved_ts
 
     def waiting(self, at: Checkpoints) -> frozenset[int]:
-        """The physical ids that cannot move on: early changes are due that are not complete."""
+        """The physical ids that cannot move on: early changes are due that are not complete. With the other table
+        partitions: downstream they are one table, which has one order."""
         if self._early_sorter is None or self._early_sorter.resolved_ts >= at.base_ts:
             return frozenset()
         due = (span.followed.physical_id for span in self._early.values() if _begins(span, at))
-        return frozenset(i for i in due if self._early_sorter.resolved_ts < at.of(i))
+        waiting = {i for i in due if self._early_sorter.resolved_ts < at.of(i)}
+        tables = [self._schema.table(i, at.of(i) + 1) for i in waiting]
+        return frozenset(waiting.union(*(table.physical_ids for table in tables if table is not None)))
 
     def has_changes(self, extent: Extent) -> bool:
         """Whether a batch of this extent would have any rows."""
@@ -306,7 +309,8 @@ class Intake:
     # Early changes.
 
     def _due_slices(self, extent: Extent) -> list[SpanSlices]:
-        """Those that go out with the first batch behind their DDL."""
+        """Those that go out with the first batch behind their DDL. Raises where they are not complete: that batch would
+        be the last that could have them."""
         due: dict[Ts, set[int]] = {}
         for span in self._early.values():
             low, high = extent.of(span.followed.physical_id)
@@ -317,7 +321,7 @@ class Intake:
         return [
             slices
             for begin_ts, spans in due.items()
-            if self._early_sorter is not None and self._early_sorter.resolved_ts >= begin_ts
+            if self._early_sorter is not None
             for slices in self._early_sorter.plan(Extent(Ts(0), begin_ts), again=True)
             if slices.span_id in spans
         ]
