@@ -28,11 +28,12 @@ from tidemill.flow.sorter import Sorter, read_slices
 from tidemill.model.change import Op
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ddl import ActionType
-from tidemill.model.progress import Extent
+from tidemill.model.progress import Checkpoints, Extent
+from tidemill.model.span import Span
 from tidemill.model.ts import Ts
 from tidemill.sinks import Sink, open_sink
 from tidemill.sinks.files import parse_sink_uri
-from tidemill.source.intake import FEW_READINGS
+from tidemill.source.intake import FEW_READINGS, FIRST_SPAN, Intake
 from tidemill.tidb.keys import physical_id_of, record_key, table_prefix
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
@@ -256,6 +257,42 @@ def test_table_partitions_wait_together_for_what_one_of_them_got_early(
             assert taken == [(ts, table_id, record_key(table_id, handle)) for ts, table_id, handle in due]
 
     asyncio.run(scenario())
+
+
+class SilentPuller(Puller):
+    """Reads nothing: the test says what came."""
+
+    def __init__(self) -> None:
+        pass
+
+    def subscribe(self, subscription: int, span: Span, start_ts: Ts) -> None:
+        pass
+
+    def unsubscribe(self, subscription: int) -> None:
+        pass
+
+
+def test_a_table_that_left_the_rules_and_is_dropped_holds_nobody_back(tmp_path: Path) -> None:
+    """It is let go of before the upstream has come to its end."""
+    store, sorter = store_with(table(7, "t"), table(8, "u"), ts=100), Sorter(tmp_path)
+    intake = Intake(store, SilentPuller(), sorter, lambda: sorter, lambda table: table.name != "v")
+    intake.follow(Checkpoints(Ts(100)))
+    args = {"old_schema_id": SHOP, "new_table_name": {"O": "v", "L": "v"}}
+    store.apply(
+        [
+            job(110, 50, ActionType.RENAME_TABLE, table_id=8, args=args, after=table(8, "v")),
+            job(120, 51, ActionType.DROP_TABLE, table_id=8, after=table(8, "v")),
+        ]
+    )
+    intake.follow(Checkpoints(Ts(100)))
+    for reading in (FIRST_SPAN, FIRST_SPAN + 1):
+        intake.advance(reading, Ts(115))
+    store.apply([job(130, 52, ActionType.CREATE_TABLE, table_id=9, after=table(9, "w"))])
+    intake.follow(Checkpoints(Ts(115), {8: Ts(110)}))
+    for reading in (FIRST_SPAN, FIRST_SPAN + 2):
+        intake.advance(reading, Ts(150))
+    assert intake.frontier_ts == 150
+    sorter.close()
 
 
 @asynccontextmanager

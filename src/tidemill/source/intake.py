@@ -284,9 +284,8 @@ class Intake:
         if not reading.spans:
             self._puller.unsubscribe(reading.id)
             del self._readings[reading.id]
-        if not span.is_closed:
-            # Given up in the middle of its job: no row of it is wanted, and it must hold nothing back.
-            reading.sorter.close_span(span.id, span.followed.since_ts)
+        # Be it given up in the middle of its job, or before its end: no row of it is wanted, and nothing waits for it.
+        reading.sorter.close_span(span.id, span.followed.since_ts)
 
     def _join_smallest(self) -> None:
         """Tables that were created one by one are read together from now on, where they are."""
