@@ -104,6 +104,7 @@ GROUPS = (
         ("blackhole", "canal_json", "csv", "cpu_seconds"),
     ),
     Group("flow.mysql", "bench.mysql", "bench_mysql", {"flow.mysql": Aim(0.7)}),
+    Group("flow.ddl", "bench.ddl", "bench_ddl", {"flow.ddl.files": Aim(at_least=60), "flow.ddl.mysql": Aim(1.0)}),
     Group("flow.iceberg", "bench.lake", "bench_lake", {"flow.iceberg": Aim(0.6)}),
     Group("flow.quiet", "bench.latency", "bench_quiet", {"flow.quiet_latency_p99": Aim(at_most=2)}),
     Group("flow.latency", "bench.latency", "bench_half_load"),
