@@ -96,7 +96,7 @@ def check_allowed(settings: Mapping[str, str], where: str) -> None:
 
 
 def resolve(master: str | None, given: Mapping[str, str], scratch: Path, name: str) -> Resolved:
-    """``master`` and ``given`` are the user's, of this session; what lies around on the machine is looked for."""
+    """``master`` and ``given`` are what the user asked for here; environment and ``spark-defaults.conf`` add to it."""
     found: dict[str, str] = {}
     for where, settings in _around():
         check_allowed(settings, where)

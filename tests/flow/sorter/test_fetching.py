@@ -77,7 +77,7 @@ class Capture:
         parts = [part for each in self.segments if (part := each.cut(section, low_ts, high_ts)) is not None]
         away = tuple(replace(each, layout=replace(each.layout, path=f"/nowhere/{each.layout.name}")) for each in parts)
         slices = SpanSlices(1, sum(map(len, away)), 1 << 20, away, keys)
-        return pickle.loads(pickle.dumps(slices))  # type: ignore[no-any-return]
+        return pickle.loads(pickle.dumps(slices))  # type: ignore[no-any-return]  # what it was
 
     def read(self, low_ts: int = 0, high_ts: int = 1 << 40, keys: KeyRange | None = None, **more: Any) -> list[Change]:
         return rows(read_slices(self.plan(low_ts, high_ts, keys), supply=self.supply, **more))
@@ -346,7 +346,7 @@ def test_what_is_not_a_ticket_is_refused(capture: Capture) -> None:
             client.do_get(flight.Ticket(text), options)
     with pytest.raises(flight.FlightServerError, match="there are 4000 rows"):
         client.do_get(flight.Ticket(Ticket(name.encode(), "x", 0, 4001).write()), options)
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError):  # Flight's own word for what a server does not offer
         list(client.list_flights(options=options))
 
 

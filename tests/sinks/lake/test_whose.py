@@ -272,10 +272,10 @@ def lose_answers(sink: LakeSink, times: int) -> Iterator[Callable[[Callable[[], 
     for _ in range(times):
 
         def act(call: Callable[[], Any]) -> Any:
-            sink._book.backend.append = append  # type: ignore[method-assign]
+            sink._book.backend.append = append  # type: ignore[method-assign]  # the fault
             try:
                 return call()
             finally:
-                sink._book.backend.append = real  # type: ignore[method-assign]
+                sink._book.backend.append = real  # type: ignore[method-assign]  # the fault
 
         yield act

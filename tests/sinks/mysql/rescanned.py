@@ -54,3 +54,11 @@ class Upstream:
             f"table_name = '{table}' AND partition_name IS NOT NULL ORDER BY partition_ordinal_position"
         )
         return [name for (name,) in found]
+
+
+def upstream_into(mariadb: MariaDb) -> Iterator[Upstream]:
+    """For a fixture: one whose database ``ddls`` is empty downstream."""
+    mariadb.query("CREATE OR REPLACE DATABASE ddls", "DROP DATABASE IF EXISTS tidb_cdc")
+    found = Upstream(mariadb)
+    yield found
+    found.sink.close()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.flow.encoder.samples import COMMIT_TS, KEY, NOT_NULL, column, rows_of, table_of
 from tests.mariadb import MariaDb
-from tests.sinks.mysql.rescanned import Upstream
+from tests.sinks.mysql.rescanned import Upstream, upstream_into
 from tests.sinks.mysql.test_ddl import event
 from tidemill.errors import SinkError
 from tidemill.model.ddl import ActionType
@@ -20,10 +20,7 @@ from tidemill.sinks.mysql import write_rows
 
 @pytest.fixture
 def upstream(mariadb: MariaDb) -> Iterator[Upstream]:
-    mariadb.query("CREATE OR REPLACE DATABASE ddls", "DROP DATABASE IF EXISTS tidb_cdc")
-    found = Upstream(mariadb)
-    yield found
-    found.sink.close()
+    yield from upstream_into(mariadb)
 
 
 # Foreign keys

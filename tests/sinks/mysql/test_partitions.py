@@ -8,7 +8,7 @@ import pytest
 
 from tests.flow.encoder.samples import KEY, NOT_NULL, column, table_of
 from tests.mariadb import MariaDb
-from tests.sinks.mysql.rescanned import Upstream
+from tests.sinks.mysql.rescanned import Upstream, upstream_into
 from tests.sinks.mysql.test_ddl import event
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import ColumnType, IndexColumn, IndexInfo, PartitionInfo, TableInfo
@@ -18,10 +18,7 @@ BY_RANGE = "\nPARTITION BY RANGE (`k`)\n(PARTITION `p0` VALUES LESS THAN (10),\n
 
 @pytest.fixture
 def upstream(mariadb: MariaDb) -> Iterator[Upstream]:
-    mariadb.query("CREATE OR REPLACE DATABASE ddls", "DROP DATABASE IF EXISTS tidb_cdc")
-    found = Upstream(mariadb)
-    yield found
-    found.sink.close()
+    yield from upstream_into(mariadb)
 
 
 def partitioned(*partitions: tuple[int, str], key: str = "id", name: str = "t", table_id: int = 100) -> TableInfo:

@@ -146,7 +146,7 @@ def _hang_up(port: int) -> None:
                     os.close(handle)
 
 
-class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # as above
     """Lets in whoever has a token. Those are random and long: that they are looked up in a dict tells nobody any."""
 
     def __init__(self, shelves: dict[str, Shelf]) -> None:
@@ -160,6 +160,6 @@ class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         return _Admitted(shelf)
 
 
-class _Admitted(flight.ServerMiddleware):  # type: ignore[misc]
+class _Admitted(flight.ServerMiddleware):  # type: ignore[misc]  # as above
     def __init__(self, shelf: Shelf) -> None:
         self.shelf = shelf

@@ -64,7 +64,7 @@ class Stream:
             self._batches.clear()
 
     def load_schema(self, ts: Ts, base: "SchemaStore | None" = None, base_ts: Ts | None = None) -> SchemaStore:
-        """As a changefeed loads it that starts at ``ts``, or goes on from there."""
+        """As loaded by a changefeed that starts or resumes at ``ts``."""
         versions = base.versions(ts) if base is not None else {}
         return self.wait(load_schema(self._reader, ts, ts if base_ts is None else base_ts, versions))
 
