@@ -33,7 +33,8 @@ from bench.data import RECORDED, TABLE_ID
 from bench.flow import upstream
 from tests.histories import load
 from tidemill.capture import changefeed as server
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.flow.puller import PullerStats
 from tidemill.flow.puller.puller import ChangeReceiver
 from tidemill.model.change import RAW_CHANGE_SCHEMA
@@ -190,7 +191,7 @@ def run(pd: str, data_dir: Path, gigabytes: float) -> None:
         feed.start()
         while not feed.poll():
             pass
-        rows = feed.processor.totals.rows
+        rows = feed.status().totals.rows
     finally:
         feed.close(is_finished=True)
     if rows != len(scan):

@@ -1,7 +1,8 @@
 """flow.ddl.*: a thousand DDLs of many kinds over fifty tables, with rows between them, through a changefeed.
 
     flow.ddl.files     DDLs/s into files of canal-json, from the first batch to the end
-    flow.ddl.mysql     DDLs/s into a MariaDB; floor: the DDLs alone, from a bare client, on the same server
+    flow.ddl.mysql     DDLs/s into a MariaDB; floor: the same DDLs and the rows between them, as the statements that
+                       made them, from one bare client, on the same server
 
 The history was made by ``python -m bench.ddl``, with the embedded TiDB, and is kept with the test data: the same
 statements every time, those that the embedded TiDB knows.
@@ -27,7 +28,8 @@ from tests.mariadb import MariaDb
 from tidebox.sql.nodes import SqlNodes
 from tidebox.sql.session import SqlSession
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.flow.sorter import read_slices
 from tidemill.model.change import Op
 from tidemill.model.span import KEY_END, KEY_START, Span
@@ -44,8 +46,11 @@ Result = dict[str, Any]
 
 def bench_ddl() -> list[Result]:
     folder = RECORDED / _NAME
-    ends, queries = json.loads((folder / "meta.json").read_text()), (folder / "ddl.sql").read_text().split(";\n")
-    count = len([query for query in queries if query])
+    ends, kept = json.loads((folder / "meta.json").read_text()), (folder / "ddl.sql").read_text().split(";\n")
+    statements = list(_Story(random.Random(_SEED)).statements())
+    count = sum(each.is_ddl for each in statements)
+    if [each.text for each in statements if each.is_ddl] != kept[:-1]:
+        raise AssertionError(f"{folder / 'ddl.sql'} is of another story: make it anew by python -m bench.ddl")
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as name, MariaDb(Path(name) / "mariadb") as server:
         here = Path(name)
         spark = open_session(scratch=here / "spark")
@@ -57,7 +62,7 @@ def bench_ddl() -> list[Result]:
         finally:
             spark.stop()
         server.query(*(f"DROP DATABASE IF EXISTS db{n}" for n in range(5)))
-        bare = _bare_seconds(server, [query for query in queries if query])
+        bare = _bare_seconds(server, [each.text for each in statements])
     return [
         {"name": "flow.ddl.files", "value": count / to_files, "unit": "DDLs/s", "floor": None, "ratio": None},
         {
@@ -113,6 +118,12 @@ class _Table:
         return f"CREATE TABLE {self} (id BIGINT PRIMARY KEY, v VARCHAR({self.width}))"
 
 
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    text: str
+    is_ddl: bool
+
+
 class _Story:
     """Statements, drawn at random, that succeed in TiDB and in MariaDB."""
 
@@ -121,6 +132,19 @@ class _Story:
         self._number = 0
         self._ids: dict[str, int] = {}
         self.tables = [_Table(f"db{n % 5}", f"t{n}") for n in range(_TABLES)]
+
+    def statements(self) -> Iterator[_Statement]:
+        """The whole story: the same each time that it is told from the same seed."""
+        ddls = 0
+        for text in self.beginning():
+            ddls += 1
+            yield _Statement(text, is_ddl=True)
+        while ddls < _DDLS:
+            for text in self.ddls(self._rng.choice(self.tables)):
+                ddls += 1
+                yield _Statement(text, is_ddl=True)
+            for text in self.rows():
+                yield _Statement(text, is_ddl=False)
 
     def beginning(self) -> Iterator[str]:
         yield from (f"CREATE DATABASE db{n}" for n in range(5))
@@ -207,15 +231,10 @@ def make(folder: Path) -> None:
     with EmbeddedUpstream.start(stores=1, resolved_interval_seconds=0.05) as box:
         session = SqlSession(SqlNodes(box.cluster, 1, lease_seconds=3600).nodes[0])
         start_ts = box.tso()
-        for query in story.beginning():
-            session.execute(query)
-            queries.append(query)
-        while len(queries) < _DDLS:
-            for query in story.ddls(story._rng.choice(story.tables)):
-                session.execute(query)
-                queries.append(query)
-            for query in story.rows():
-                session.execute(query)
+        for each in story.statements():
+            session.execute(each.text)
+            if each.is_ddl:
+                queries.append(each.text)
         end_ts = box.tso()
         count = asyncio.run(_keep(box.pd_address, Ts(end_ts), folder / "history.parquet"))
     ends = {"bootstrap_ts": int(start_ts), "start_ts": int(start_ts), "end_ts": int(end_ts)}

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from bench.data import TABLE_ID
 from tests.histories import load
-from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions
+from tidemill.flow.encoder import CanalJson
 from tidemill.flow.mounter import mount
 from tidemill.flow.schema import SchemaStore
 from tidemill.model.row import RowBatch
@@ -32,7 +32,7 @@ _ROUNDS = 7
 def bench_encode() -> list[dict[str, Any]]:
     with _one_core():
         rows = _rows("bench-narrow")
-        encoder = CanalJsonEncoder(CanalJsonOptions(enable_tidb_extension=True, terminator=b""), 1_700_000_000_123)
+        encoder = CanalJson(enable_tidb_extension=True).encoder(1_700_000_000_123)
         messages = encoder.encode(rows).messages()[:_SAMPLE]
         dicts = [orjson.loads(message) for message in messages]
         if [orjson.dumps(message) for message in dicts] != messages:

@@ -30,7 +30,8 @@ from pyspark.sql.types import StructType
 
 from bench.data import RECORDED, TABLE_ID, grow
 from tests.histories import load
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.flow.mounter import mount
 from tidemill.flow.schema import SchemaStore
 from tidemill.model.ts import Ts
@@ -106,7 +107,7 @@ def capture(pd: str, upstream_pid: int, uri: str, data_dir: Path, ends: dict[str
         while not feed.poll():
             pass
         seconds = time.perf_counter() - began
-        return Run(feed.processor.totals.rows, seconds, _cpu_seconds(upstream_pid) - cpu)
+        return Run(feed.status().totals.rows, seconds, _cpu_seconds(upstream_pid) - cpu)
     finally:
         feed.close(is_finished=True)
 

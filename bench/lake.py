@@ -14,13 +14,14 @@ import pyarrow as pa
 
 from bench.data import TABLE_ID
 from tests.histories import load
+from tests.sinks.halves import lake_sink
 from tidemill.flow.mounter import mount
 from tidemill.flow.schema import SchemaStore
 from tidemill.model.row import RowBatch
 from tidemill.model.ts import Ts
 from tidemill.sinks.lake import parse_lake_uri, write_rows
 from tidemill.sinks.lake.changes import change_tables
-from tidemill.sinks.lake.iceberg import IcebergSink, open_catalog
+from tidemill.sinks.lake.iceberg import open_catalog
 
 Result = dict[str, Any]
 
@@ -53,7 +54,7 @@ def _best(run: Callable[[int], float]) -> float:
 
 def _through_sink(root: Path, rows: list[RowBatch]) -> float:
     """Rows a second, of all batches together."""
-    sink = IcebergSink(parse_lake_uri(f"iceberg://{root}"), None)
+    sink = lake_sink(parse_lake_uri(f"iceberg://{root}"), None)
     table, count = rows[0].table, 0
     sink.target(table, TABLE_ID, (Ts(0), Ts(1)))  # creates the table
     began = time.perf_counter()
@@ -70,11 +71,11 @@ def _through_sink(root: Path, rows: list[RowBatch]) -> float:
 def _by_pyiceberg(root: Path, rows: list[RowBatch]) -> float:
     root.mkdir()
     options = parse_lake_uri(f"iceberg://{root}")
-    sink = IcebergSink(options, None)
+    sink = lake_sink(options, None)
     target = sink.target(rows[0].table, TABLE_ID, (Ts(0), Ts(1)))
     changes = pa.concat_tables([table for batch in rows for table in change_tables(batch, target.columns)])
     changes = changes.cast(pa.schema([field.remove_metadata() for field in changes.schema]))
-    lake = sink.journal.tables[0]
+    lake = sink.writer.journal.tables[0]
     table = open_catalog(options).load_table((lake.schema, lake.name))
     began = time.perf_counter()
     for _ in range(_BATCHES):

@@ -30,7 +30,8 @@ from typing import Any
 from bench.flow import CANAL_JSON, warm_up
 from bench.writer import Commit, Writer, writer
 from tidemill.capture.batches import BatchTrace
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.spark.session import open_session
 
 Result = dict[str, Any]
@@ -93,11 +94,11 @@ def _write(
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         feed.poll(0.2)
-        taken |= {trace.to_ts: trace for trace in list(feed.processor.traces)}
+        taken |= {trace.to_ts: trace for trace in list(feed.processor.main.lane.pacer.traces)}
     commits = source.commits()
     while max(taken, default=0) < commits[-1].ts:
         feed.poll(0.02)
-        taken |= {trace.to_ts: trace for trace in list(feed.processor.traces)}
+        taken |= {trace.to_ts: trace for trace in list(feed.processor.main.lane.pacer.traces)}
     return commits, [trace for ts, trace in sorted(taken.items()) if ts >= commits[0].ts]
 
 

@@ -21,12 +21,13 @@ import pyarrow as pa
 from bench.data import TABLE_ID
 from tests.histories import load
 from tests.mariadb import MariaDb
+from tests.sinks.halves import MysqlHalves, mysql_sink
 from tests.sinks.moments import START
 from tidemill.flow.mounter import mount
 from tidemill.flow.schema import SchemaStore
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.ts import Ts
-from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri, write_rows
+from tidemill.sinks.mysql import parse_mysql_uri, write_rows
 from tidemill.sinks.mysql.literals import Literals
 from tidemill.sinks.mysql.plan import Limits, make_plan
 from tidemill.sinks.mysql.statement import Shapes
@@ -40,7 +41,7 @@ def bench_mysql() -> list[dict[str, Any]]:
     rows, create = _rows()
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder, MariaDb(Path(folder)) as server:
         server.query("CREATE DATABASE bench", create)
-        sink = MysqlSink(parse_mysql_uri(server.uri(f"worker-count={_WORKERS}")), None)
+        sink = mysql_sink(parse_mysql_uri(server.uri(f"worker-count={_WORKERS}")), None)
         sink.recover(START)
         sink.commit(Ts(1), [])
         phases = [phase for half in _halves(rows) for phase in _texts(half)]
@@ -101,7 +102,7 @@ def _texts(rows: RowBatch) -> list[list[bytes]]:
     ]
 
 
-def _ours(server: MariaDb, sink: MysqlSink, rows: RowBatch) -> float:
+def _ours(server: MariaDb, sink: MysqlHalves, rows: RowBatch) -> float:
     server.query(f"TRUNCATE TABLE {rows.table.full_name}")
     target = sink.target(rows.table, rows.physical_id, (Ts(0), Ts(2)))
     began = time.perf_counter()

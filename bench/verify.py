@@ -11,9 +11,10 @@ from typing import Any
 
 from bench.data import TABLE_ID, grow
 from tests.mariadb import MariaDb, is_installed
+from tests.sinks.halves import mysql_sink
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.model.ts import Ts
-from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri, write_rows
+from tidemill.sinks.mysql import parse_mysql_uri, write_rows
 from tidemill.source.scan import ReadHold, ScanClient, TableName, read_part
 from tidemill.verify import Check, CheckOptions, MysqlDownstream, MysqlSide
 from tidemill.verify.forms import Comparison
@@ -42,7 +43,7 @@ def _measure(pd: str, mariadb: MariaDb) -> Result:
         parts = client.plan_scan(table, ts, hold=ReadHold.new(ts))
         options = parse_mysql_uri(mariadb.uri())
         mariadb.query("CREATE DATABASE bench", _create(table))
-        sink = MysqlSink(options, None)
+        sink = mysql_sink(options, None)
         rows = 0
         for part in parts:
             rows += write_rows(sink.target(table, TABLE_ID, (Ts(0), Ts(ts))), read_part(part)).rows

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "config": {"model"},
     "control": {"model"},
     "upstream": {"model", "tidb", "columnar", "_pb"},
-    "flow": {"model", "tidb", "columnar", "upstream"},
+    "flow": {"model", "tidb", "columnar", "config", "upstream"},
     "source": {"model", "tidb", "columnar", "upstream", "flow"},
     "sinks": {"model", "tidb", "columnar", "config", "flow"},
     "verify": {"model", "tidb", "columnar", "config", "upstream", "flow", "source", "sinks"},
@@ -29,7 +29,7 @@ MAY_IMPORT = {
     # The cluster in a box, a package of its own: it shares TiDB's formats and the wire with us, and nothing else.
     "tidebox": {"model", "tidb", "_pb"},
 }
-EVERYBODYS = {"errors", "clock", "log", "kernelcache", "private", "certificates", "retry"}
+EVERYBODYS = {"errors", "clock", "log", "kernelcache", "private", "certificates", "retry", "startup"}
 FILES = sorted(
     path for package in ("tidemill", "tidebox") for path in (SOURCE / package).rglob("*.py") if "_pb" not in path.parts
 )

@@ -210,8 +210,9 @@ class _Client(_Splice):
     def cut(self) -> None:
         """Both ends are gone at once; the client sees a reset."""
         client = self.transport.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # it has closed already
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if client is not None:  # it is None for a TLS connection that is lost, and will hear of it next
+            with contextlib.suppress(OSError):  # it has closed already
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
         if self.other is not None:
             self.other.transport.abort()

@@ -1,15 +1,19 @@
 """Log lines as operational events: a stable message and typed fields.
 
-    log = get_logger("puller").bind(changefeed="orders")
+    log = get_logger("puller")
     log.info("region relocated", region=7, reason="not leader")
 
-One line per event on stderr: time, level, part, message, then ``key=value`` pairs.
+One line per event on stderr: time, level, part, message, then ``key=value`` pairs. What runs in a ``context_of``
+fields, such as a changefeed's name, has them in every line.
 """
 
 import logging
 import sys
 from collections.abc import Mapping
-from typing import Any
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Final
+
+_FIELDS: Final[ContextVar[Mapping[str, Any]]] = ContextVar("fields")  # of every line that is written in a context
 
 
 class Logger:
@@ -37,12 +41,20 @@ class Logger:
 
     def _emit(self, level: int, message: str, fields: Mapping[str, Any]) -> None:
         if self._log.isEnabledFor(level):
-            pairs = "".join(f" {name}={_show(value)}" for name, value in {**self._fields, **fields}.items())
+            known = {**_FIELDS.get({}), **self._fields, **fields}
+            pairs = "".join(f" {name}={_show(value)}" for name, value in known.items())
             self._log.log(level, "%s%s", message, pairs)
 
 
 def get_logger(name: str) -> Logger:
     return Logger(name)
+
+
+def context_of(**fields: Any) -> Context:
+    """A context in which every line has these fields: ``context.run(…)``, and the tasks that are made in there."""
+    context = copy_context()
+    context.run(lambda: _FIELDS.set({**_FIELDS.get({}), **fields}))
+    return context
 
 
 def configure(level: str = "info") -> None:

@@ -1,4 +1,4 @@
-"""DDLs hold back their own tables only: recorded histories through a processor that is stopped and killed at random.
+"""DDLs hold back their own tables only: recorded histories through a changefeed that is stopped and killed at random.
 
 Whatever the batches, and wherever it was killed: each change comes once, in the form that was in force at its ts, and
 around each DDL the rows of the tables that it touches come in order.
@@ -8,8 +8,8 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.capture.feeds import BothHalves, Feed, feeding, new_state
 from tests.flow.schema.stores import fed_store
 from tests.flow.sorter.sorter_changes import rows
 from tests.histories import load
 from tests.rounds import rounds, seed
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.batches import Admission
-from tidemill.capture.metadata import ChangefeedState, DataDir
-from tidemill.capture.processor import Processor
+from tidemill.capture.metadata import DataDir
 from tidemill.control.pace import Amount, Bounds
-from tidemill.flow.puller import Puller
 from tidemill.flow.schema.loader import load_schema, recovered_reader
-from tidemill.flow.sorter import Sorter, read_slices
+from tidemill.flow.sorter import read_slices
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.ts import Ts
-from tidemill.sinks.blackhole import BlackholeSink
 from tidemill.tidb.keys import physical_id_of
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
@@ -54,7 +52,7 @@ class Downstream:
     rows_before: list[int] = field(default_factory=list)  # each of those
 
 
-class NotingSink(BlackholeSink):
+class NotingSink(BothHalves):
     def __init__(self, downstream: Downstream) -> None:
         super().__init__()
         self._downstream = downstream
@@ -69,12 +67,10 @@ class NotingSink(BlackholeSink):
 @asynccontextmanager
 async def processing(
     upstream: EmbeddedUpstream, folder: Path, start_ts: Ts, target_ts: Ts, most: Amount, downstream: Downstream
-) -> AsyncIterator[Processor]:
-    """A processor that goes on where the one before it had saved its state."""
-    data_dir = DataDir(folder / "data")
-    data_dir.acquire()
+) -> AsyncIterator[Feed]:
+    """A changefeed that goes on where the one before it had saved its state, and is killed at the end."""
     async with PdClient(upstream.pd_address) as pd:
-        state = data_dir.load() or ChangefeedState(pd.cluster_id, "", start_ts, start_ts, start_ts, 0, {}, None)
+        state = DataDir(folder / "data").load() or replace(new_state(pd, start_ts), sink="")
         reader = SnapshotReader(pd, RegionCache(pd))
         versions = {int(table): Ts(ts) for table, ts in state.table_versions.items()}
         schema = await load_schema(reader, state.schema_ts, start_ts, versions)
@@ -82,36 +78,24 @@ async def processing(
         schema.read_recovered_with(recovered_reader(lambda: PdClient(upstream.pd_address)))
         admission = Admission(bounds=Bounds(most, most))
         sink = NotingSink(downstream)
-        processor = Processor(schema, sink, state, data_dir, pd.get_ts, target_ts=target_ts, admission=admission)
-        puller, sorter = Puller(pd, processor), Sorter(folder / "segments")
-        processor.attach(puller, sorter, lambda: Sorter(folder / "early"))
-        pulling = asyncio.create_task(puller.run())
-        try:
-            yield processor
-        finally:
-            pulling.cancel()
-            with suppress(asyncio.CancelledError):
-                await pulling
-            if processor._busy is not None:
-                processor._busy.cancel()
-            processor._sink_thread.shutdown()
-            sorter.close()
-            data_dir.release()
+        at = feeding(pd, schema, state, folder, sink=sink, target_ts=target_ts, admission=admission, is_closed=False)
+        async with at as feed:
+            yield feed
 
 
-async def take(processor: Processor, downstream: Downstream, batches: float) -> None:
+async def take(feed: Feed, downstream: Downstream, batches: float) -> None:
     """So many batches, or to the end."""
-    while batches > 0 and not processor.is_done:
-        assert processor.failure is None, processor.failure
-        batch = await processor.offer(0.2)
+    while batches > 0 and not feed.owner.is_done:
+        assert feed.failure is None, feed.failure
+        batch = await feed.lane.batches.offer(0.2)
         if batch is None:
             continue
         found: list[Taken] = []
-        for unit in await processor.units(batch):
+        for unit in await feed.lane.batches.units(batch):
             assert unit.slices is not None
             for each in rows(read_slices(unit.slices)):
-                found.append((physical_id_of(each[3]), each[1], each[3], unit.table.version_ts))
-        await processor.commit(batch, [])
+                found.append((physical_id_of(each[3]), each[1], each[3], unit.decoder.table.version_ts))
+        await feed.lane.batches.commit(batch, [])
         downstream.rows += found
         batches -= 1
 
@@ -125,9 +109,9 @@ def play(name: str, upstream: EmbeddedUpstream, folder: Path, rng: random.Random
             most = Amount(rng.choice([1, 5, 50, 100_000]), 1 << 30)
             start_ts, target_ts = Ts(history.bootstrap_ts), Ts(history.end_ts)
             at = processing(upstream, folder, start_ts, target_ts, most, downstream)
-            async with at as processor, asyncio.timeout(PATIENCE_SECONDS):
-                await take(processor, downstream, rng.randint(1, 30) if kills else float("inf"))
-                if processor.is_done:
+            async with at as feed, asyncio.timeout(PATIENCE_SECONDS):
+                await take(feed, downstream, rng.randint(1, 30) if kills else float("inf"))
+                if feed.owner.is_done:
                     return
                 kills -= 1
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
+from tests.capture.feeds import BothHalves
+from tests.sinks.around import instead
 from tidebox.sql.nodes import SqlNodes
 from tidebox.sql.session import SqlSession
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.errors import SinkUnavailableError, StoppedError
 from tidemill.model.ddl import DdlEvent
-from tidemill.sinks import Sink
-from tidemill.sinks.blackhole import BlackholeSink
 
 PATIENCE_SECONDS = 60.0
 
@@ -28,7 +29,7 @@ def upstream() -> Iterator[EmbeddedUpstream]:
         yield started
 
 
-class RefusingSink(BlackholeSink):
+class RefusingSink(BothHalves):
     """Refuses its first DDLs for a reason that passes."""
 
     def __init__(self, refusals: int) -> None:
@@ -47,12 +48,12 @@ def test_a_changefeed_can_be_stopped_while_its_sink_is_being_opened(upstream: Em
     """A bucket or a catalog that does not answer is waited for within the call."""
     is_opening, gives_up = threading.Event(), threading.Event()
 
-    def opening(*words: Any, **more: Any) -> Sink:
+    def opening() -> Any:
         is_opening.set()
         assert gives_up.wait(PATIENCE_SECONDS)
         raise SinkUnavailableError("the sink sleeps. Wake it.")
 
-    feed = Changefeed(RunOptions(upstream.pd_address, "blackhole://", tmp_path / "data"), open_sink=opening)
+    feed = Changefeed(RunOptions(upstream.pd_address, "blackhole://", tmp_path / "data"), sink=instead(opening))
     with pytest.raises(StoppedError):
         feed.start(is_opening.is_set)
     closing = threading.Thread(target=feed.close)
@@ -69,7 +70,7 @@ def test_a_sink_that_is_away_when_tables_are_made_for_a_copy_is_waited_for(
 ) -> None:
     sink = RefusingSink(1)
     options = RunOptions(upstream.pd_address, "mysql://root@127.0.0.1:1/", tmp_path / "data", initial_copy=True)
-    feed = Changefeed(options, open_sink=lambda *_, **__: sink)
+    feed = Changefeed(options, sink=instead(lambda: sink))
     try:
         feed.start()
         databases = ["CREATE DATABASE IF NOT EXISTS `shop`", "CREATE DATABASE IF NOT EXISTS `test`"]

@@ -6,21 +6,22 @@ No Spark: a changefeed whose initial copy nobody polls has done everything but c
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.processes import wait_until
 from tests.e2e.sqlclient import Client
+from tests.sinks.around import OptionsAround
 from tidebox.safepoints import Barrier
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
 from tidemill.capture.metadata import DataDir
+from tidemill.capture.options import RunOptions
 from tidemill.errors import FilterError, SinkError, StartTsCollectedError
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
-from tidemill.sinks import Sink
-from tidemill.sinks.mysql import MysqlOptions
 
 TTL_SECONDS = 2
 Start = Callable[..., Changefeed]
@@ -78,15 +79,17 @@ def test_a_start_that_dies_before_its_state_is_saved_is_the_same_changefeed_when
     """Its id is in the target by then, which would refuse any other."""
     names: list[str] = []
 
-    def die(options: MysqlOptions, *_: object, **__: object) -> Sink:
-        names.append(options.changefeed)
-        raise SinkError("dead")
+    class Dying(OptionsAround):
+        def named(self, changefeed: str, cluster_id: int) -> OptionsAround:
+            names.append(changefeed)
+            return super().named(changefeed, cluster_id)
+
+        def open_owner(self, *words: Any, **more: Any) -> Any:
+            raise SinkError("dead")
 
     for _ in range(2):
-        feed = Changefeed(
-            RunOptions(upstream.pd_address, "mysql://127.0.0.1:1/", tmp_path / "data"),
-            open_sink=die,  # type: ignore[arg-type]
-        )
+        options = RunOptions(upstream.pd_address, "mysql://127.0.0.1:1/", tmp_path / "data")
+        feed = Changefeed(options, sink=Dying)  # type: ignore[arg-type]
         with pytest.raises(SinkError, match="dead"):
             feed.start()
         feed.close()
@@ -143,11 +146,11 @@ def test_the_saved_checkpoint_is_claimed_and_not_one_in_memory(
 ) -> None:
     start_ts = upstream.tso()
     feed = start(tmp_path / "data", start_ts, gc_ttl_seconds=TTL_SECONDS)
-    saved = feed.processor.progress
-    feed.processor.progress = replace(saved, at=Checkpoints(upstream.tso()))
+    saved = feed.owner.owned
+    feed.owner.owned = replace(saved, at={"main/0": Checkpoints(upstream.tso())})
     (first,) = holds(upstream).values()
     wait_until(lambda: upstream.cluster.safepoints.now > first.expires_at, "renewals")
-    feed.processor.progress = saved
+    feed.owner.owned = saved
     assert [hold.ts for hold in holds(upstream).values()] == [start_ts - 1]
 
 

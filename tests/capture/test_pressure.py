@@ -1,7 +1,7 @@
 """A processor whose sink is slow or away, or whose disk is full: what stops, what goes on, and what is said."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,27 +9,20 @@ from typing import Any
 
 import pytest
 
+from tests.capture.feeds import PATIENCE_SECONDS, BothHalves, Feed, feeding, new_state, schema_at
 from tidebox.sql.nodes import SqlNodes
 from tidebox.sql.session import SqlSession
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.batches import Admission, Batch
-from tidemill.capture.metadata import ChangefeedState, DataDir
-from tidemill.capture.processor import Processor
-from tidemill.clock import SYSTEM_CLOCK
+from tidemill.capture.metadata import DataDir
 from tidemill.control.pace import Amount, Bounds
-from tidemill.errors import DataDirError, SinkError
-from tidemill.flow.puller import Puller
-from tidemill.flow.schema.loader import load_schema
-from tidemill.flow.sorter import Sorter, read_slices
+from tidemill.errors import DataDirError, SinkError, SupersededError
+from tidemill.flow.sorter import read_slices
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.ts import Ts
 from tidemill.sinks import Receipt
-from tidemill.sinks.blackhole import BlackholeSink
 from tidemill.upstream.pd import PdClient
-from tidemill.upstream.regions import RegionCache
-from tidemill.upstream.snapshot import SnapshotReader
 
-PATIENCE_SECONDS = 120.0
 MIB = 1 << 20
 ROW_BYTES = 10_000
 
@@ -38,7 +31,7 @@ class SinkAwayError(SinkError):
     retryable = True
 
 
-class MoodySink(BlackholeSink):
+class MoodySink(BothHalves):
     """Refuses as many calls as it is told to."""
 
     def __init__(self) -> None:
@@ -61,48 +54,39 @@ class MoodySink(BlackholeSink):
 
 
 @dataclass
-class Feed:
-    pd: PdClient
-    processor: Processor
-    puller: Puller
-    sorter: Sorter
+class Pressed:
+    """Takes batches as Spark does, and counts them."""
+
+    feed: Feed
     sink: MoodySink
-    folder: Path
-    pulling: "asyncio.Task[None]"
     batches: list[int] = field(default_factory=list)  # rows of each
     batch: Batch | None = None  # at hand
 
     async def begin(self) -> Batch:
         """Until a batch is at hand."""
-        while True:
-            self.batch = await self.processor.offer(0.1)
-            if self.batch is not None:
-                return self.batch
+        self.batch = await self.feed.begin()
+        return self.batch
 
     async def take(self) -> None:
         """What Spark does with the batch at hand."""
         assert self.batch is not None
-        units = await self.processor.units(self.batch)
+        units = await self.feed.lane.batches.units(self.batch)
         self.batches.append(sum(len(each) for unit in units if unit.slices for each in read_slices(unit.slices)))
-        await self.processor.commit(self.batch, [Receipt("", 0, 0, self.batches[-1], 0)])
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not holds():
-                await SYSTEM_CLOCK.sleep(0.01)
+        await self.feed.lane.batches.commit(self.batch, [Receipt("", 0, 0, self.batches[-1], 0)])
 
     async def until_now(self) -> None:
-        ts = await self.pd.get_ts()
+        ts = await self.feed.pd.get_ts()
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while self.processor.progress.checkpoint_ts < ts:
-                self.batch = await self.processor.offer(0.1)
+            while self.feed.checkpoint_ts < ts and self.feed.failure is None:
+                self.batch = await self.feed.lane.batches.offer(0.1)
                 if self.batch is not None:
                     await self.take()
 
     async def until_it_fails(self) -> None:
-        while not self.pulling.done():
-            await self.until_now()
-        self.pulling.result()
+        while self.feed.failure is None:
+            with suppress(SupersededError):  # of a batch at hand
+                await self.until_now()
+        raise self.feed.failure
 
 
 @pytest.fixture(scope="module")
@@ -120,32 +104,17 @@ def session(upstream: EmbeddedUpstream) -> SqlSession:
 
 
 @asynccontextmanager
-async def feeding(
+async def pressed(
     upstream: EmbeddedUpstream, folder: Path, disk_bytes: int | None = None, admission: Admission | None = None
-) -> AsyncIterator[Feed]:
+) -> AsyncIterator[Pressed]:
     async with PdClient(upstream.pd_address) as pd:
-        ts = await pd.get_ts()
-        reader = SnapshotReader(pd, RegionCache(pd))
-        schema = await load_schema(reader, ts, ts, {})
-        await reader.close()
-        data_dir = DataDir(folder / "data")
-        data_dir.acquire()
-        sink = MoodySink()
-        state = ChangefeedState(pd.cluster_id, "blackhole:", ts, ts, ts, 0, {}, None)
-        processor = Processor(schema, sink, state, data_dir, pd.get_ts, admission=admission)
-        puller = Puller(pd, processor)
-        sorter = Sorter(data_dir.segments, segment_bytes=MIB, memory_bytes=2 * MIB, disk_bytes=disk_bytes)
-        processor.attach(puller, sorter, lambda: Sorter(data_dir.early_segments))
-        pulling = asyncio.create_task(puller.run())
-        try:
-            yield Feed(pd, processor, puller, sorter, sink, data_dir.path, pulling)
-        finally:
-            pulling.cancel()
-            with suppress(asyncio.CancelledError, DataDirError):
-                await pulling
-            await processor.close()
-            sorter.close()
-            data_dir.release()
+        ts, sink = await pd.get_ts(), MoodySink()
+        at = feeding(
+            pd, await schema_at(pd, ts), new_state(pd, ts), folder, sink=sink, admission=admission,
+            disk_bytes=disk_bytes, memory_bytes=2 * MIB,
+        )  # fmt: skip
+        async with at as feed:
+            yield Pressed(feed, sink)
 
 
 def insert(session: SqlSession, rows: int) -> None:
@@ -160,35 +129,35 @@ def test_a_sink_that_hangs_stops_the_intake_at_its_bounds_and_goes_on_when_it_is
     quota = 4 * MIB
 
     async def scenario() -> None:
-        async with feeding(upstream, tmp_path, disk_bytes=quota) as feed:
+        async with pressed(upstream, tmp_path, disk_bytes=quota) as under:
             await asyncio.to_thread(insert, session, 300)  # 3 MB: within the quota whenever they are resolved
-            await feed.begin()  # and now the sink hangs
+            await under.begin()  # and now the sink hangs
             await asyncio.to_thread(insert, session, 2_700)  # 27 MB
-            await feed.until(lambda: feed.sorter.stats().is_full)
-            held = feed.sorter.stats()
+            await under.feed.until(lambda: under.feed.sorter.stats().is_full)
+            held = under.feed.sorter.stats()
             assert held.disk_bytes + held.memory_bytes <= quota
             assert held.most_disk_bytes <= quota
             assert held.memory_bytes <= 2 * MIB
-            assert feed.processor.batch_seconds is not None
-            await feed.take()
-            await feed.until_now()
-            assert sum(feed.batches) == 3_000
-            assert feed.sorter.stats().most_disk_bytes >= held.disk_bytes
-            assert feed.processor.batch_seconds is None
+            assert under.feed.lane.batches.seconds is not None
+            await under.take()
+            await under.until_now()
+            assert sum(under.batches) == 3_000
+            assert under.feed.sorter.stats().most_disk_bytes >= held.disk_bytes
+            assert under.feed.lane.batches.seconds is None
 
     asyncio.run(scenario())
 
 
 def test_a_ddl_waits_for_a_sink_that_is_away(upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with feeding(upstream, tmp_path) as feed:
-            feed.sink.refusals = 1
+        async with pressed(upstream, tmp_path) as under:
+            under.sink.refusals = 1
             await asyncio.to_thread(session.execute, "create table shop.later (id int primary key)")
-            await feed.until(lambda: feed.processor.sink_trouble is not None)
-            assert feed.processor.failure is None
-            await feed.until_now()
-            assert feed.sink.ddls == ["create table shop.later (id int primary key)"]
-            assert feed.processor.sink_trouble is None
+            await under.feed.until(lambda: under.feed.owner.beside.trouble is not None)
+            assert under.feed.failure is None
+            await under.until_now()
+            assert under.sink.ddls == ["create table shop.later (id int primary key)"]
+            assert under.feed.owner.beside.trouble is None
 
     asyncio.run(scenario())
 
@@ -206,15 +175,15 @@ def test_rows_before_a_ddl_and_rows_that_catch_up_come_in_batches_as_any_others(
         insert(session, 500)
 
     async def scenario() -> None:
-        async with feeding(upstream, tmp_path, admission=admission) as feed:
+        async with pressed(upstream, tmp_path, admission=admission) as under:
             await asyncio.to_thread(write)
-            now_ts, processor = await feed.pd.get_ts(), feed.processor
-            await feed.until(lambda: processor.progress.limit_ts > now_ts)
+            now_ts, lane = await under.feed.pd.get_ts(), under.feed.lane
+            await under.feed.until(lambda: lane.progress.limit_ts > now_ts)
             async with asyncio.timeout(20):
-                while sum(feed.batches) < 800:
-                    await feed.begin()
-                    await feed.take()
-            assert max(feed.batches) <= 250
+                while sum(under.batches) < 800:
+                    await under.begin()
+                    await under.take()
+            assert max(under.batches) <= 250
 
     asyncio.run(scenario())
 
@@ -223,31 +192,30 @@ def test_batches_of_a_slow_sink_become_smaller(upstream: EmbeddedUpstream, sessi
     bounds = Bounds(least=Amount(50, 1), most=Amount(800, 64 * MIB), goal_seconds=0.0)  # which no sink can meet
 
     async def scenario() -> None:
-        async with feeding(upstream, tmp_path, admission=Admission(bounds)) as feed:
+        async with pressed(upstream, tmp_path, admission=Admission(bounds)) as under:
             await asyncio.to_thread(insert, session, 2_000)
-            end_ts = await feed.pd.get_ts()
-            await feed.until(lambda: feed.sorter.resolved_ts >= end_ts)
-            await feed.until_now()
-            assert sum(feed.batches) == 2_000
-            assert feed.batches[0] >= 600
-            assert max(feed.batches[4:]) <= 100  # cut between transactions of 50
+            end_ts = await under.feed.pd.get_ts()
+            await under.feed.until(lambda: under.feed.sorter.resolved_ts >= end_ts)
+            await under.until_now()
+            assert sum(under.batches) == 2_000
+            assert under.batches[0] >= 600
+            assert max(under.batches[4:]) <= 100  # cut between transactions of 50
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("place", ["segments/segment-00000001.tmp", ".changefeed.json.tmp"])
+@pytest.mark.parametrize("place", ["segments/main-0/segment-00000001.tmp", ".changefeed.json.tmp"])
 def test_a_full_disk_is_named_and_nothing_of_what_was_saved_is_lost(
     upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path, place: str
 ) -> None:
     async def scenario() -> None:
-        async with feeding(upstream, tmp_path) as feed:
-            (feed.folder / place).symlink_to("/dev/full")
+        async with pressed(upstream, tmp_path) as under:
+            (under.feed.data_dir.path / place).symlink_to("/dev/full")
             await asyncio.to_thread(insert, session, 100)
             with pytest.raises(DataDirError, match=r"No space left on device.*Nothing is lost.*free space") as raised:
-                await feed.until_it_fails()
-            assert str(feed.folder) in str(raised.value)
-            feed.processor.failure = raised.value  # as whoever looks after it does
-            (feed.folder / place).unlink(missing_ok=True)
+                await under.until_it_fails()
+            assert str(under.feed.data_dir.path) in str(raised.value)
+            (under.feed.data_dir.path / place).unlink(missing_ok=True)
 
     asyncio.run(scenario())
     state = DataDir(tmp_path / "data").load()
@@ -262,18 +230,18 @@ def test_a_flush_interval_holds_back_only_what_may_grow(
             session.execute(statement)
 
     async def scenario() -> None:
-        async with feeding(upstream, tmp_path, admission=Admission(flush_interval_seconds=3600.0)) as feed:
+        async with pressed(upstream, tmp_path, admission=Admission(flush_interval_seconds=3600.0)) as under:
             await asyncio.to_thread(run, "insert into shop.t (v) values ('first')")
-            await feed.begin()  # no batch was before it
-            await feed.take()
+            await under.begin()  # no batch was before it
+            await under.take()
             ddl = "create table shop.barrier (id int primary key)"
             await asyncio.to_thread(run, "insert into shop.t (v) values ('before the DDL')", ddl)
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await feed.begin()
-            await feed.take()
+                await under.begin()
+            await under.take()
             await asyncio.to_thread(run, "insert into shop.t (v) values ('behind the DDL')")
-            ts = await feed.pd.get_ts()
-            await feed.until(lambda: feed.processor.progress.limit_ts > ts and bool(feed.sink.ddls))
-            assert await feed.processor.offer(0.2) is None
+            ts = await under.feed.pd.get_ts()
+            await under.feed.until(lambda: under.feed.lane.progress.limit_ts > ts and bool(under.sink.ddls))
+            assert await under.feed.lane.batches.offer(0.2) is None
 
     asyncio.run(scenario())

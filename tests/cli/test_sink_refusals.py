@@ -15,9 +15,10 @@ from tests.authority import Authority
 from tests.cli.test_run_refusals import Tidemill, run_words, tidemill  # noqa: F401  # a fixture
 from tests.histories import FOLDER
 from tests.mariadb import PASSWORD, MariaDb, need_mariadb
+from tests.sinks.halves import mysql_sink
 from tests.sinks.moments import START
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri
+from tidemill.sinks.mysql import parse_mysql_uri
 
 WRONG = "not-the-password"
 
@@ -124,9 +125,9 @@ def test_with_the_right_ca_the_line_is_encrypted_and_certificates_are_shown_both
         places.guarded.uri(scheme="mysql+ssl"),  # without a CA the server is believed
         places.guarded.uri(f"ssl-ca={places.ours.ca_path}&{own}", scheme="mysql+ssl", user="careful", password="c"),
     ):
-        sink = MysqlSink(parse_mysql_uri(uri), None)
+        sink = mysql_sink(parse_mysql_uri(uri), None)
         sink.recover(START)
-        with sink._opened().cursor() as cursor:
+        with sink.owner._turn.opened().cursor() as cursor:
             cursor.execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
             assert cursor.fetchone()[1] != ""
         sink.close()

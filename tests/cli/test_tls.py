@@ -13,7 +13,8 @@ from tests.cli.test_run_refusals import LATE_TS, START_TS, Tidemill, run_words, 
 from tests.e2e.processes import wait_until
 from tests.histories import FOLDER
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.flow.filter import TableFilter
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.security import Security
@@ -123,7 +124,7 @@ def test_a_changefeed_reads_schema_and_changes_over_tls(world: World, tmp_path: 
     feed = Changefeed(options)
     try:
         feed.start()
-        assert feed.poll()
+        wait_until(feed.poll, "the target, where it is")
         wait_until(lambda: feed.status().pulled_rows > 0, "changes over TLS")
     finally:
         feed.close(is_finished=True)

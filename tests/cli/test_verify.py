@@ -1,16 +1,13 @@
 """``tidemill verify`` as a user runs it: exit codes, what it prints, and what it refuses."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.test_run_refusals import Tidemill, closed_port, tidemill  # noqa: F401  # a fixture
+from tests.cli.test_run_refusals import Said, Tidemill, closed_port, tidemill  # noqa: F401  # a fixture
 from tests.mariadb import MariaDb, need_mariadb
 from tidebox.sql.nodes import SqlNodes
 from tidebox.sql.session import SqlSession
@@ -46,19 +43,21 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         session.close()
 
 
-def verify(world: Any, *words: str, sink: str = "") -> subprocess.CompletedProcess[str]:
+@pytest.mark.spark
+def test_what_differs_is_printed_with_the_sql_that_mends_it(
+    world: Any,
+    tidemill: Tidemill,  # noqa: F811
+    spark: Any,
+) -> None:
     upstream, mariadb = world
-    command = [sys.executable, "-m", "tidemill", "verify", "--pd", upstream.pd_address, "--sink-uri"]
-    return subprocess.run(
-        [*command, sink or mariadb.uri(), *words], capture_output=True, text=True, env=os.environ, timeout=300
-    )
 
+    def verify(*words: str) -> Said:
+        known = ("--pd", upstream.pd_address, "--sink-uri", mariadb.uri(), "--at", upstream.tso())
+        return tidemill("verify", *known, *words)
 
-def test_what_differs_is_printed_with_the_sql_that_mends_it(world: Any) -> None:
-    upstream, mariadb = world
-    done = verify(world, "--at", str(upstream.tso()), "--table", "shop.item")
-    assert done.returncode == 1, done.stderr
-    assert done.stdout.splitlines()[:6] == [
+    done = verify("--table", "shop.item")
+    assert done.code == 1, done.errors
+    assert done.output.splitlines()[:6] == [
         "shop.item: 1 missing, 1 extra, 1 changed",
         "  ~ changed row id = '2'",
         "      name: upstream 'two', downstream 'Zwei'",
@@ -66,21 +65,21 @@ def test_what_differs_is_printed_with_the_sql_that_mends_it(world: Any) -> None:
         "  + extra row id = '4'",
         "",
     ]
-    statements = [line for line in done.stdout.splitlines() if line.endswith(";")]
+    statements = [line for line in done.output.splitlines() if line.endswith(";")]
     assert statements[1:] == [
         "DELETE FROM `shop`.`item` WHERE `id` IN (4);",
         "REPLACE INTO `shop`.`item` (`id`,`name`) VALUES (2,'two');",
         "REPLACE INTO `shop`.`item` (`id`,`name`) VALUES (3,'three');",
     ]
     mariadb.query(*statements)
-    equal = verify(world, "--at", str(upstream.tso()), "--table", "shop.item", "--output", "json")
-    assert equal.returncode == 0, equal.stderr
-    document = json.loads(equal.stdout)
+    equal = verify("--table", "shop.item", "--output", "json")
+    assert equal.code == 0, equal.errors
+    document = json.loads(equal.output)
     assert (document["equal"], document["rows"]) == (True, 3)
-    whole = verify(world, "--at", str(upstream.tso()), "--output", "json")
-    assert whole.returncode == 1
-    assert json.loads(whole.stdout)["left_out"] == ["shop.log"]
-    assert {t["table"]: t["schema"] for t in json.loads(whole.stdout)["tables"]} == {
+    whole = verify("--output", "json")
+    assert whole.code == 1
+    assert json.loads(whole.output)["left_out"] == ["shop.log"]
+    assert {t["table"]: t["schema"] for t in json.loads(whole.output)["tables"]} == {
         "shop.item": [],
         "shop.other": ["the downstream has no such table, or its user may not see it"],
     }

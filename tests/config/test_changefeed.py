@@ -1,17 +1,22 @@
 """A changefeed's file: what it may say, and what it is told where it is wrong."""
 
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tidemill.config.changefeed import load_config, parse_config, sink_parameters
+from tidemill.config import changefeed
+from tidemill.config.changefeed import sink_parameters
 from tidemill.config.keys import KEYS, REFUSED
 from tidemill.errors import ConfigError
+from tidemill.flow.encoder import protocol_keys
 from tidemill.model.changefeed import ChangefeedConfig, ColumnSelection, Dispatch, EventFilter, OnUndecodable
 from tidemill.sinks.files.uri import known_parameters, refused_parameters
 
+parse_config = partial(changefeed.parse_config, more=protocol_keys())
+load_config = partial(changefeed.load_config, more=protocol_keys())
 FULL = """
 case-sensitive = true
 force-replicate = true
@@ -122,7 +127,11 @@ def test_a_setting_that_the_sink_does_not_have_is_refused(text: str, scheme: str
 
 def test_storage_settings_are_what_the_sink_uri_knows() -> None:
     known = {parameter.name for parameter in known_parameters()} | set(refused_parameters())
-    ours = {key.parameter for key in KEYS.values() if key.parameter and (not key.schemes or "file" in key.schemes)}
+    ours = {
+        key.parameter
+        for key in {**KEYS, **protocol_keys()}.values()
+        if key.parameter and (not key.schemes or "file" in key.schemes)
+    }
     assert ours <= known
 
 
@@ -216,3 +225,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: Any, messa
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         load_config(path)
+
+
+def test_a_protocol_brings_its_own_keys() -> None:
+    with pytest.raises(ConfigError, match=r"'sink\.csv' is unknown"):
+        changefeed.parse_config("[sink.csv]\ndelimiter = ';'")
+    assert not set(protocol_keys()) & set(KEYS)

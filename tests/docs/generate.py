@@ -9,8 +9,9 @@ from typing import Any
 
 import typer
 
-from tidemill.cli.commands import app
+from tidemill.cli.commands import application
 from tidemill.config.keys import KEYS, REFUSED
+from tidemill.flow.encoder import protocol_keys
 from tidemill.flow.filter import events, functions
 from tidemill.sinks.files.uri import known_parameters, refused_parameters
 
@@ -25,7 +26,7 @@ _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: 
 
 def commands() -> str:
     """A section per command: its help, its options."""
-    found: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    found: dict[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
     sections = [_command(name, found[name]) for name in ("run", "verify", "upstream", "demo", "warm")]
     group = found["fault"]
     sections += [f"## tidemill fault\n\n{group.help}\n\n" + "\n".join(_options(group.params)) + "\n"]
@@ -55,7 +56,7 @@ def parameters() -> str:
     """The parameters that are known, then those of TiCDC that are not."""
     lines = ["| Parameter | Default | Protocol | Meaning |", "|---|---|---|---|"]
     for parameter in known_parameters():
-        protocols = "any" if len(parameter.protocols) > 1 else parameter.protocols[0].value
+        protocols = "any" if len(parameter.protocols) > 1 else parameter.protocols[0]
         where = "" if parameter.is_for_blackhole else " Files only."
         lines.append(f"| `{parameter.name}` | {parameter.default} | {protocols} | {parameter.help}{where} |")
     lines += ["", "Refused, since it would silently do nothing:", "", "| Parameter of TiCDC | Why |", "|---|---|"]
@@ -66,7 +67,7 @@ def parameters() -> str:
 def config_keys() -> str:
     """The keys of a changefeed's file, those of TiCDC that are not, the words of ignore-event and the functions."""
     lines = ["| Key | Default | Meaning |", "|---|---|---|"]
-    lines += [f"| `{path}` | {key.default} | {key.help} |" for path, key in KEYS.items()]
+    lines += [f"| `{path}` | {key.default} | {key.help} |" for path, key in {**KEYS, **protocol_keys()}.items()]
     lines += ["", "Refused, since it would silently do nothing:", "", "| Key or section of TiCDC | Why |", "|---|---|"]
     lines += [f"| `{path}` | {why} |" for path, why in REFUSED.items()]
     words = ", ".join(f"`{word}`" for word in (*events.ROWS, *events.DDLS))

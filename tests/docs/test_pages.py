@@ -56,7 +56,7 @@ def test_reference_pages_are_up_to_date(page: Path) -> None:
 
 @pytest.mark.parametrize("parameter", [p for p in known_parameters() if p.default], ids=lambda p: p.name)
 def test_the_default_that_a_page_tells_is_the_default(parameter: object) -> None:
-    protocol = parameter.protocols[0].value  # type: ignore[attr-defined]
+    protocol = parameter.protocols[0]  # type: ignore[attr-defined]
     plain = f"file:///folder?protocol={protocol}"
     told = f"{plain}&{parameter.name}={quote(parameter.default.strip('`'))}"  # type: ignore[attr-defined]
     assert parse_sink_uri(told) == parse_sink_uri(plain)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.capture.changefeed import RunOptions, Status
+from tidemill.capture.options import RunOptions, Status
 from tidemill.capture.running import run_changefeed
 from tidemill.model.ts import Ts
 

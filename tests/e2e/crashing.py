@@ -3,16 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tests.sinks.around import Around, around
+from tidemill.capture.changefeed import Changefeed
 from tidemill.capture.metadata import ChangefeedState, DataDir
+from tidemill.capture.options import RunOptions
 from tidemill.errors import TidemillError
+from tidemill.flow.pipeline import Target
 from tidemill.model.ddl import DdlEvent
-from tidemill.model.progress import Checkpoints, Window
+from tidemill.model.progress import Window
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks import Receipt, open_sink
-from tidemill.sinks.files import FileTarget
-from tidemill.sinks.files.sink import FileSink
+from tidemill.sinks import Receipt
 
 STEPS = (
     "before its files are named",  # released by the sorter, nothing written yet
@@ -60,48 +61,43 @@ class DyingDataDir(DataDir):
             self._fate.meet("after the state is saved")
 
 
-class DyingSink:
-    """A FileSink with the fate in between."""
+class DyingOwner(Around):
+    """The owner's half, with the fate in between."""
 
-    def __init__(self, sink: FileSink, fate: Fate) -> None:
-        self._sink = sink
+    def __init__(self, half: Any, fate: Fate) -> None:
+        super().__init__(half)
         self._fate = fate
-
-    def recover(self, at: Checkpoints) -> None:
-        self._sink.recover(at)
-
-    def target(self, table: TableInfo, physical_id: int, window: Window) -> FileTarget:
-        self._fate.meet("before its files are named")
-        return self._sink.target(table, physical_id, window)
-
-    def commit(self, to_ts: Ts, receipts: list[Receipt]) -> dict[str, Any]:
-        self._fate.meet("before the sink commits")
-        return self._sink.commit(to_ts, receipts)
-
-    def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
-        return self._sink.next_barrier(checkpoint_ts)
-
-    def sync(self, checkpoint_ts: Ts) -> dict[str, Any]:
-        return self._sink.sync(checkpoint_ts)
-
-    def close(self) -> None:
-        self._sink.close()
 
     def publish(self, checkpoint_ts: Ts) -> None:
         if not self._fate.is_dead:
-            self._sink.publish(checkpoint_ts)
+            self.half.publish(checkpoint_ts)
         self._fate.meet("after readers were told")
 
     def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
         self._fate.meet("before a DDL's schema file")
-        state = self._sink.ddl(event)
+        state: dict[str, Any] | None = self.half.ddl(event)
         self._fate.meet("after a DDL's schema file")
         return state
 
 
+class DyingWriter(Around):
+    """The writer's half, likewise."""
+
+    def __init__(self, half: Any, fate: Fate) -> None:
+        super().__init__(half)
+        self._fate = fate
+
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> Target:
+        self._fate.meet("before its files are named")
+        target: Target = self.half.target(table, physical_id, window)
+        return target
+
+    def commit(self, to_ts: Ts, receipts: list[Receipt]) -> dict[str, Any]:
+        self._fate.meet("before the sink commits")
+        said: dict[str, Any] = self.half.commit(to_ts, receipts)
+        return said
+
+
 def doomed(options: RunOptions, fate: Fate) -> Changefeed:
-    return Changefeed(
-        options,
-        data_dir=DyingDataDir(options.data_dir, fate),
-        open_sink=lambda *words, **more: DyingSink(open_sink(*words, **more), fate),  # type: ignore[arg-type,return-value]
-    )
+    dying = around(lambda owner: DyingOwner(owner, fate), lambda writer: DyingWriter(writer, fate))
+    return Changefeed(options, data_dir=DyingDataDir(options.data_dir, fate), sink=dying)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
+from tidemill.flow.decoder import TableDecoder
 from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.model.receipt import Receipt
 from tidemill.model.row import LargeRows, RowBatch
@@ -61,7 +63,8 @@ class HoldingPipeline(Pipeline):
     def process(self, unit: Unit) -> Receipt:
         rounds = sorted((int(p.name) for p in Path(self.folder).iterdir()), reverse=True)
         round = Round(Path(self.folder), rounds[0]) if rounds else None
-        role = unit.table.name
+        assert isinstance(unit.decoder, TableDecoder)
+        role = unit.decoder.table.name
         if round is None or not round.claim(role):
             return super().process(unit)
         if role == "victim":

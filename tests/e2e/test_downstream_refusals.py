@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.sqlclient import Client
 from tests.mariadb import PASSWORD, MariaDb, need_mariadb
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import RunOptions
+from tidemill.capture.options import RunOptions
 from tidemill.capture.running import run_changefeed
 from tidemill.errors import SinkError
 from tidemill.model.ts import Ts

@@ -47,7 +47,7 @@ import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tidemill import log
-from tidemill.capture.changefeed import RunOptions
+from tidemill.capture.options import RunOptions
 from tidemill.capture.running import run_changefeed
 from tidemill.errors import TidemillError
 from tidemill.model.ts import Ts

@@ -8,7 +8,8 @@ import pytest
 from tests.histories import load
 from tidebox.transactions import Mutation
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.model.change import Op
 from tidemill.tidb.keys import record_key
 
@@ -24,15 +25,15 @@ def test_a_changefeed_that_finds_nothing_at_first_takes_what_comes_later(spark: 
         feed = Changefeed(RunOptions(pd=upstream.pd_address, sink_uri="blackhole://", data_dir=tmp_path / "data"))
         try:
             feed.start()
-            began = feed.processor.progress.checkpoint_ts
-            while feed.processor.progress.checkpoint_ts == began:  # an idle checkpoint moves by itself
+            began = feed.owner.owned.checkpoint_ts
+            while feed.owner.owned.checkpoint_ts == began:  # an idle checkpoint moves by itself
                 assert not feed.poll()
             for _ in range(20):
                 assert not feed.poll()
-            assert feed.processor.totals.batches == 0
+            assert feed.status().totals.batches == 0
             _, commit_ts = upstream.commit([Mutation(Op.PUT, record_key(TABLE_ID, 10_000_000), value)])
-            while feed.processor.progress.checkpoint_ts < commit_ts:
+            while feed.owner.owned.checkpoint_ts < commit_ts:
                 feed.poll()
-            assert feed.processor.totals.rows == 1
+            assert feed.status().totals.rows == 1
         finally:
             feed.close()

@@ -9,8 +9,9 @@ from tests.e2e.conftest import Capture
 from tests.e2e.processes import wait_until
 from tests.e2e.sqlclient import Client
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
 from tidemill.capture.metadata import ChangefeedState, DataDir
+from tidemill.capture.options import RunOptions
 from tidemill.errors import FilterError
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ts import Ts

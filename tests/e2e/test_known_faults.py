@@ -24,7 +24,8 @@ from tests.e2e.processes import sink_uri, wait_until
 from tests.e2e.sqlclient import Client
 from tidebox.transactions import Mutation
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.errors import StartTsCollectedError
 from tidemill.flow.deadletter import read_quarantine
 from tidemill.model.change import Op

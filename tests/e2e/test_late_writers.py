@@ -23,7 +23,7 @@ from tests.mariadb import MariaDb, need_mariadb
 from tests.rounds import is_soak
 from tests.sinks.files.storage.buckets import bucket
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import RunOptions
+from tidemill.capture.options import RunOptions
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.model.ts import Ts
 from tidemill.sinks.lake.reader import open_lake
@@ -148,7 +148,7 @@ class Run:
             assert SYSTEM_CLOCK.monotonic() < deadline, f"waited in vain for {what}"
 
     def until_durable(self, ts: int) -> None:
-        self.until(lambda: self.feed.processor.progress.checkpoint_ts >= ts, f"the checkpoint {ts}")
+        self.until(lambda: self.feed.owner.owned.checkpoint_ts >= ts, f"the checkpoint {ts}")
 
     def lose_a_batch(self, upstream: EmbeddedUpstream, round: Round, number: int, victim: str) -> str:
         """Returns what became of the late task."""

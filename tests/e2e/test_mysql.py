@@ -13,7 +13,8 @@ from tests.e2e.shop import AFTER, BEFORE, LEFT, TABLES
 from tests.e2e.sqlclient import Client
 from tests.mariadb import MariaDb, need_mariadb, running
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions, Status
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions, Status
 from tidemill.capture.running import run_changefeed
 from tidemill.model.changefeed import ChangefeedConfig, ColumnSelection, EventFilter
 from tidemill.model.ts import Ts

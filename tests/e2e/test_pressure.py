@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
+from tests.capture.feeds import BothHalves
 from tests.e2e.processes import wait_until
+from tests.sinks.around import instead
 from tidebox.sql.nodes import SqlNodes
 from tidebox.sql.session import SqlSession
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.capture.running import run_changefeed
 from tidemill.errors import SinkError
-from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
 from tidemill.sinks import Receipt
-from tidemill.sinks.blackhole import BlackholeSink
 from tidemill.sinks.lake.reader import open_lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -28,12 +29,12 @@ class SinkAwayError(SinkError):
     retryable = True
 
 
-class MoodySink(BlackholeSink):
+class MoodySink(BothHalves):
     """Away for some calls, whatever they are."""
 
     absences = 3
 
-    def recover(self, at: Checkpoints) -> None:
+    def recover(self, *words: Any) -> None:
         self._be_away()
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
@@ -106,15 +107,9 @@ def test_a_sink_that_goes_away_in_a_batch_is_waited_for(
     upstream: EmbeddedUpstream, filled: tuple[Ts, Ts], tmp_path: Path
 ) -> None:
     start_ts, target_ts = filled
-    sinks: list[MoodySink] = []
-
-    def open_moody(*_: Any, **__: Any) -> MoodySink:
-        MoodySink.absences = 0
-        sinks.append(MoodySink())
-        return sinks[-1]
-
+    MoodySink.absences, sink = 0, MoodySink()
     options = RunOptions(upstream.pd_address, "blackhole://", tmp_path / "data", start_ts, target_ts)
-    feed = Changefeed(options, open_sink=open_moody)
+    feed = Changefeed(options, sink=instead(lambda: sink))
     said: set[str] = set()
     try:
         feed.start()

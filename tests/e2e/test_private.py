@@ -13,7 +13,8 @@ from tests.e2e.processes import Command
 from tests.e2e.sqlclient import Client
 from tests.mariadb import PASSWORD, MariaDb, need_mariadb
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 
 pytestmark = pytest.mark.spark
 

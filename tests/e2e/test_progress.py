@@ -14,7 +14,8 @@ from tests.e2e.processes import Command, sink_uri, wait_until
 from tests.histories import load
 from tidebox.transactions import Mutation
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.model.change import Op
 from tidemill.model.ts import Ts
 from tidemill.tidb.keys import physical_id_of, table_prefix
@@ -52,7 +53,7 @@ class Run:
         wait_until(lambda: self.feed.poll(0.01) or holds(), what)
 
     def until_checkpoint(self, ts: int) -> None:
-        self.until(lambda: self.feed.processor.progress.checkpoint_ts >= ts, f"the checkpoint {ts}")
+        self.until(lambda: self.feed.owner.owned.checkpoint_ts >= ts, f"the checkpoint {ts}")
 
     def messages(self) -> list[tuple[int, str]]:
         """(commit-ts, table) of every message, in the order of time."""
@@ -86,7 +87,7 @@ def test_a_slow_region_holds_everything_above_its_resolved_ts_back(upstream: Emb
             upstream.publish_resolved()
             run.feed.poll(0.1)
         assert [ts for ts, _ in run.messages()] == [before_ts, before_ts]
-        assert run.feed.processor.progress.checkpoint_ts <= held_ts
+        assert run.feed.owner.owned.checkpoint_ts <= held_ts
         upstream.release_resolved(region)
         run.until_checkpoint(held_back[-1])
         assert [ts for ts, _ in run.messages()] == [before_ts, before_ts, *held_back]
@@ -139,7 +140,7 @@ def test_available_now_takes_what_is_there_and_ends(upstream: EmbeddedUpstream, 
     with running(upstream, tmp_path, start_ts=Ts(history.bootstrap_ts), available_now=True) as run:
         upstream.commit(rows[:1])  # as likely behind the moment as before it: either way the run ends
         wait_until(run.feed.poll, "the end")
-        assert run.feed.processor.progress.checkpoint_ts >= last_ts
+        assert run.feed.owner.owned.checkpoint_ts >= last_ts
     assert sum(ts == last_ts for ts, _ in run.messages()) == len(rows)
     assert tree.checkpoint(run.files) >= last_ts
 

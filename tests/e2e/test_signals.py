@@ -55,7 +55,7 @@ def assert_clean(command: Command, number: int, code: int, said: str) -> None:
     """It ends by the signal, with its last words, and nothing of it is left."""
     command.signal(number)
     assert command.wait() == code, command.errors
-    assert command.survivors() == []
+    wait_until(lambda: not command.survivors(), "the end of its processes")  # those that were killed take a moment
     assert said in (command.output if code == 0 else command.errors).splitlines()[-1]
     assert "Traceback" not in command.errors
     assert [path.name for path in command.temporary.iterdir()] == []

@@ -11,17 +11,18 @@ from tests.e2e import tree
 from tests.e2e.holding import settings_of
 from tests.e2e.processes import PATIENCE_SECONDS, sink_uri
 from tests.e2e.sqlclient import Client
+from tests.sinks.around import Around, around
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkUnavailableError
 from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.model.ddl import DdlEvent
-from tidemill.model.progress import Checkpoints, Window
+from tidemill.model.progress import Window
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks import Receipt, open_sink
-from tidemill.sinks.files import FileSink, FileTarget
+from tidemill.sinks import Receipt
 
 pytestmark = pytest.mark.spark
 
@@ -46,28 +47,36 @@ class Outage:
             raise SinkUnavailableError(f"cannot {call}: nobody answers. Wait.")
 
 
-class AwaySink(FileSink):
-    outage: Outage
-
-    def recover(self, at: Checkpoints) -> None:
-        self.outage.meet("recover")
-        super().recover(at)
-
-    def target(self, table: TableInfo, physical_id: int, window: Window) -> FileTarget:
-        self.outage.meet("target")
-        return super().target(table, physical_id, window)
-
-    def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        self.outage.meet("commit")
-        return super().commit(to_ts, receipts)
+class AwayOwner(Around):
+    def __init__(self, half: Any, outage: Outage) -> None:
+        super().__init__(half)
+        self._outage = outage
 
     def publish(self, checkpoint_ts: Ts) -> None:
-        self.outage.meet("publish")
-        super().publish(checkpoint_ts)
+        self._outage.meet("publish")
+        self.half.publish(checkpoint_ts)
 
-    def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
-        self.outage.meet("ddl")
-        return super().ddl(event)
+    def ddl(self, event: DdlEvent) -> Any:
+        self._outage.meet("ddl")
+        return self.half.ddl(event)
+
+
+class AwayWriter(Around):
+    def __init__(self, half: Any, outage: Outage) -> None:
+        super().__init__(half)
+        self._outage = outage
+
+    def recover(self, *words: Any) -> None:
+        self._outage.meet("recover")
+        self.half.recover(*words)
+
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> Any:
+        self._outage.meet("target")
+        return self.half.target(table, physical_id, window)
+
+    def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> Any:
+        self._outage.meet("commit")
+        return self.half.commit(to_ts, receipts)
 
 
 @dataclass(frozen=True)
@@ -83,15 +92,8 @@ class AwayPipeline(Pipeline):
 class AwayChangefeed(Changefeed):
     def __init__(self, options: RunOptions, path: Path) -> None:
         self.outage, self._path = Outage(path), path
-        super().__init__(options, open_sink=self._open)
-
-    def _open(self, *words: Any, **more: Any) -> FileSink:
-        sink = open_sink(*words, **more)
-        assert isinstance(sink, FileSink)
-        sink.__class__ = AwaySink
-        assert isinstance(sink, AwaySink)
-        sink.outage = self.outage
-        return sink
+        away = around(lambda owner: AwayOwner(owner, self.outage), lambda writer: AwayWriter(writer, self.outage))
+        super().__init__(options, sink=away)
 
     @property
     def _pipeline(self) -> Pipeline:
@@ -128,7 +130,7 @@ def test_every_call_is_waited_out(spark: Any, tmp_path: Path) -> None:
                 until(feed, lambda waits=waits: feed.status().stage.startswith(waits), waits)  # type: ignore[misc]
                 feed.outage.end()
                 ts = upstream.tso()
-                until(feed, lambda ts=ts: feed.processor.progress.checkpoint_ts >= ts, "the checkpoint")  # type: ignore[misc]
+                until(feed, lambda ts=ts: feed.owner.owned.checkpoint_ts >= ts, "the checkpoint")  # type: ignore[misc]
                 until(feed, lambda: "waiting" not in feed.status().stage or "resolved" in feed.status().stage, "calm")
         finally:
             feed.close()

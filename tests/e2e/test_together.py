@@ -16,7 +16,8 @@ from tests.e2e.processes import PATIENCE_SECONDS, sink_uri, wait_until
 from tests.histories import load
 from tidebox.transactions import Mutation
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.capture.running import run_changefeed
 from tidemill.errors import DataDirError
 from tidemill.model.change import Op
@@ -48,7 +49,7 @@ def options(upstream: EmbeddedUpstream, folder: Path, start_ts: int, target_ts: 
 
 
 def until(feed: Changefeed, ts: int) -> None:
-    wait_until(lambda: feed.poll(0.01) or feed.processor.progress.checkpoint_ts >= ts, f"the checkpoint {ts}")
+    wait_until(lambda: feed.poll(0.01) or feed.owner.owned.checkpoint_ts >= ts, f"the checkpoint {ts}")
 
 
 def commits(folder: Path) -> list[int]:
@@ -116,7 +117,7 @@ SCRIPT = """
 import json, os, signal, sys
 from pathlib import Path
 from tidemill.model.ts import Ts
-from tidemill.capture.changefeed import RunOptions
+from tidemill.capture.options import RunOptions
 from tidemill.capture.running import run_changefeed
 from tidemill.spark import jvm
 from tidemill.spark.session import borrow_session

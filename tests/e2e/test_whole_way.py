@@ -4,8 +4,7 @@ Loaded, the history lies there when the changefeed begins; replayed, it goes on 
 either way with every history. Into lakes each history and each kind of lake goes both ways, not each with each.
 """
 
-from collections.abc import Iterator, Mapping
-from datetime import UTC, tzinfo
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,15 @@ import pytest
 
 from tests.histories import History, load
 from tests.mariadb import MariaDb, need_mariadb, running
+from tests.sinks.around import Around, around
 from tests.sinks.lake.marks import check_marks
 from tests.sinks.lake.replay import uri_of
 from tests.sinks.mysql import marks as mysql_marks
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.changefeed import Changefeed, RunOptions
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.options import RunOptions
 from tidemill.model.ts import Ts
 from tidemill.sinks.lake.reader import open_lake
-from tidemill.sinks.mysql import MysqlOptions, MysqlSink
-from tidemill.sinks.port import Rescan
 
 pytestmark = pytest.mark.spark
 
@@ -82,12 +81,11 @@ def test_mariadb_is_equal_wherever_a_loaded_history_is_stopped(
     assert compared == len(history.marks())
 
 
-class MarkedSink(MysqlSink):
+class MarkedOwner(Around):
     """Ends batches at the marks of a history, and compares there."""
 
-    def __init__(self, options: MysqlOptions, state: Mapping[str, Any] | None, history: History, mariadb: MariaDb,
-                 start_ts: Ts | None, zone: tzinfo, rescan: Rescan | None) -> None:  # fmt: skip
-        super().__init__(options, state, start_ts=start_ts, zone=zone, rescan=rescan)
+    def __init__(self, half: Any, history: History, mariadb: MariaDb) -> None:
+        super().__init__(half)
         self._history, self._mariadb = history, mariadb
         self._marks = sorted({mark["ts"] for mark in history.marks()})
         self.compared: dict[int, int] = {}  # by ts
@@ -95,29 +93,27 @@ class MarkedSink(MysqlSink):
     def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
         return next((Ts(ts) for ts in self._marks if ts > checkpoint_ts), None)
 
-    def sync(self, checkpoint_ts: Ts) -> dict[str, Any]:
+    def sync(self, checkpoint_ts: Ts) -> Any:
         self.compared[checkpoint_ts] = mysql_marks.check_mark(self._mariadb, self._history, checkpoint_ts)
-        return super().sync(checkpoint_ts)
+        return self.half.sync(checkpoint_ts)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_mariadb_is_equal_at_every_mark_of_a_history_that_goes_on(
     name: str, spark: Any, mariadb: MariaDb, tmp_path: Path
 ) -> None:
-    history, opened = load(name), []
+    history, opened = load(name), list[MarkedOwner]()
     mysql_marks.clear(mariadb, history)
 
-    def open_marked(
-        options: Any, state: Any, *, start_ts: Ts | None, rescan: Rescan, zone: tzinfo = UTC, **_: Any
-    ) -> MarkedSink:
-        opened.append(MarkedSink(options, state, history, mariadb, start_ts, zone, rescan))
+    def marked(owner: Any) -> MarkedOwner:
+        opened.append(MarkedOwner(owner, history, mariadb))
         return opened[-1]
 
     # Statements of seven rows, written so that they may come again, and a table's transaction in one.
     uri = mariadb.uri("transaction-atomicity=table&safe-mode=true&max-txn-row=7")
     with served(history, "replayed") as upstream:
         options = options_of(history, upstream, tmp_path, uri, history.end_ts)
-        run(Changefeed(options, open_sink=open_marked))
+        run(Changefeed(options, sink=around(marked)))
         assert upstream.wait_replayed(0)
     assert sum(opened[0].compared.values()) == len(history.marks())
 

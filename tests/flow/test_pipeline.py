@@ -10,17 +10,17 @@ import pytest
 
 from tests.flow.mounter.tables import ID, column, primary, table, text
 from tests.reference.encode import int_cell, record_key, row_v2
-from tidemill.errors import RowUndecodableError
-from tidemill.flow import pipeline
+from tests.sinks.halves import file_sink
+from tidemill.flow import decoder
 from tidemill.flow.mounter import pieces
-from tidemill.flow.pipeline import Part, Pipeline, make_units, mount_in_order
+from tidemill.flow.pipeline import Part, Pipeline, make_units
 from tidemill.flow.sorter import Sorter
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
 from tidemill.model.progress import Extent
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType, IndexColumn, IndexInfo, PartitionInfo, TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks.files import FileSink, parse_sink_uri
+from tidemill.sinks.files import parse_sink_uri
 
 PLAIN = table(primary(), column(2, ColumnType.LONG), pk_is_handle=True)
 PARTITIONED = replace(PLAIN, partitions=(PartitionInfo(201, "p0"), PartitionInfo(202, "p1")))
@@ -59,7 +59,7 @@ def written(
             sorter.advance(physical_id, Ts(100))
 
     config = parse_sink_uri(f"file://{folder}/out?protocol=canal-json&enable-tidb-extension=true&date-separator=none")
-    sink, sorter = FileSink(config, None), Sorter(folder / "segments")
+    sink, sorter = file_sink(config, None), Sorter(folder / "segments")
     try:
         asyncio.run(fill(sorter))
         planned: list[Part] = [(info, slices.span_id, slices) for slices in sorter.plan(Extent(Ts(0), Ts(100)))]
@@ -144,13 +144,13 @@ def test_rows_that_become_far_longer_than_they_are_go_through_in_pieces(
     monkeypatch.setattr(pieces, "_MOST_ADDED_BYTES", 3000)
     assert pieces.rows_at_once(grown) == 3
     sizes = []
-    mount = pipeline.mount
+    mount = decoder.mount
 
     def noted(known: TableInfo, physical_id: int, some: pa.RecordBatch, *more: str, **others: bool) -> RowBatch:
         sizes.append(len(some))
         return mount(known, physical_id, some, *more, **others)
 
-    monkeypatch.setattr(pipeline, "mount", noted)
+    monkeypatch.setattr(decoder, "mount", noted)
     rows: list[Row] = [(10 + key // 4, key, key, None) for key in range(10)]  # transactions of 4, 4 and 2 rows
     expected = [(ts, "INSERT", str(key), str(c2)) for ts, key, c2, _ in rows]
     assert written(tmp_path, grown, {ID: rows}, batch_rows) == {"test/t/0": expected}
@@ -161,21 +161,3 @@ def test_rows_that_become_far_longer_than_they_are_go_through_in_pieces(
 
 def test_a_table_alone_keeps_its_id(tmp_path: Path) -> None:
     assert written(tmp_path, PLAIN, {ID: [(10, 1, 5, None)]}) == {"test/t/0": [(10, "INSERT", "1", "5")]}
-
-
-def test_of_several_rows_that_cannot_be_decoded_the_first_committed_is_named() -> None:
-    info = table(primary(), column(2, ColumnType.LONG), column(3, ColumnType.LONG), pk_is_handle=True)
-    good, bad_second, bad_first = (
-        row_v2({2: int_cell(1), 3: int_cell(1)}),
-        row_v2({2: int_cell(1), 3: b"\1\2\3"}),  # no integer has three bytes
-        row_v2({2: b"\1\2\3", 3: int_cell(1)}),
-    )
-    rows = [
-        {"start_ts": ts - 1, "commit_ts": ts, "op": Op.PUT, "key": record_key(ID, ts), "value": value, "old_value": b""}
-        for ts, value in [(10, good), (20, good), (30, bad_second), (40, good), (50, bad_first), (60, good)]
-    ]
-    batch = pa.RecordBatch.from_pylist(rows, RAW_CHANGE_SCHEMA)
-    with pytest.raises(RowUndecodableError, match="commit-ts 30") as raised:
-        mount_in_order(info, ID, batch, "UTC")
-    assert (raised.value.key, raised.value.column, raised.value.commit_ts) == (record_key(ID, 30), "c3", 30)
-    assert len(mount_in_order(info, ID, batch.slice(0, 2), "UTC")) == 2

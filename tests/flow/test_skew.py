@@ -4,18 +4,20 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from tests.flow.mounter.tables import ID
 from tests.flow.test_pipeline import PLAIN, changes
+from tests.sinks.halves import Halves, opened
 from tidemill.flow.pipeline import Pipeline, Unit, make_units
 from tidemill.flow.skew import share_skewed, shares
 from tidemill.flow.sorter import Sorter, read_slices
 from tidemill.model.progress import Extent
 from tidemill.model.table import IndexColumn, IndexInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks import Sharing, Sink, open_sink, read_sink_uri
+from tidemill.sinks import Sharing, read_sink_uri
 from tidemill.sinks.lake.reader import open_lake
 
 BIG = 100 << 20
@@ -59,13 +61,15 @@ def test_which_sinks_allow_it(uri: str, plain: bool, with_unique: bool) -> None:
     assert allows(rowid) is (plain and with_unique)  # a key beside that of the row
 
 
-def hot_units(folder: Path, uri: str, tasks: int, rows: int = 3_000) -> tuple[Pipeline, Sink, list[Unit], Unit]:
+def hot_units(
+    folder: Path, uri: str, tasks: int, rows: int = 3_000
+) -> tuple[Pipeline, Halves[Any, Any], list[Unit], Unit]:
     """Units of a batch with one hot table, shared and as a whole; segments stay where they are."""
     chosen = Random(1)
     made = [(10 * i + 10, chosen.randrange(400), i, i - 1 if i % 3 else None) for i in range(rows)]
     sorter = Sorter(folder / "segments", segment_bytes=1)
     options = read_sink_uri(uri)
-    sink = open_sink(options, None, start_ts=Ts(0))
+    sink = opened(options, start_ts=Ts(0))
 
     async def fill() -> None:
         sorter.open_span(ID, Ts(0))
@@ -109,7 +113,7 @@ def test_a_row_that_is_the_whole_batch_has_one_share(tmp_path: Path) -> None:
 
     asyncio.run(fill())
     [slices] = sorter.plan(Extent(Ts(0), Ts(1000)))
-    sink = open_sink(read_sink_uri("blackhole://"), None)
+    sink = opened(read_sink_uri("blackhole://"))
     [whole] = make_units([(PLAIN, ID, slices)], lambda table, id: sink.target(table, id, (Ts(0), Ts(1000))))
     [unit] = share_skewed([whole], 4, Sharing.ALWAYS.allows, least_bytes=1)
     assert unit.slices

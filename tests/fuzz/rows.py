@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,8 +21,9 @@ from tests.reference import encode as e
 from tests.reference.rows import Decoder, Undecodable
 from tidemill.errors import CorruptDataError, RowUndecodableError
 from tidemill.flow.dispatcher import split_key_updates
-from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions, CsvEncoder, CsvOptions
+from tidemill.flow.encoder import CanalJson, CanalJsonEncoder, Csv, OpenProtocol
 from tidemill.flow.encoder.csv import BinaryEncoding
+from tidemill.flow.encoder.open_protocol import OpenProtocolEncoder
 from tidemill.flow.mounter import mount
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
 from tidemill.model.row import RowBatch
@@ -31,11 +33,14 @@ from tidemill.verify.hashing import Sums, row_hashes
 
 Change = tuple[bytes, bytes, bytes]  # key, value, old value
 _ENCODERS = (
-    CanalJsonEncoder(CanalJsonOptions(enable_tidb_extension=True), 1),
-    CanalJsonEncoder(CanalJsonOptions(content_compatible=True, only_output_updated_columns=True), 1 << 62),
-    CsvEncoder(CsvOptions(include_commit_ts=True, output_old_value=True)),
-    CsvEncoder(CsvOptions(delimiter="|^|", quote="", binary_encoding=BinaryEncoding.HEX)),
+    CanalJson(enable_tidb_extension=True).encoder(1),
+    CanalJson(content_compatible=True, only_output_updated_columns=True).encoder(1 << 62),
+    Csv(include_commit_ts=True, output_old_value=True).encoder(0, b"\r\n"),
+    Csv(delimiter="|^|", quote="", binary_encoding=BinaryEncoding.HEX).encoder(0, b"\n"),
+    OpenProtocol(max_batch_size=1).encoder(1),
+    OpenProtocol(max_batch_size=1, only_output_updated_columns=True).encoder(1),
 )
+_BATCHES = OpenProtocol(max_batch_size=3).encoder(1)
 _CELLS = (
     (T.LONGLONG, [e.int_cell(-(2**63)), e.int_cell(7)]),
     (T.NEWDECIMAL, [b"\x41\x1e" + b"\xff" * 29, b"\x05\x02\x80\x01\x02"]),
@@ -148,9 +153,15 @@ def _go_on(rows: RowBatch) -> None:
             except CorruptDataError:
                 continue
             assert len(messages) == len(changed)
-            if isinstance(encoder, CanalJsonEncoder):
-                for message in messages:
+            for message in messages:
+                if isinstance(encoder, CanalJsonEncoder):
                     json.loads(message)
+                elif isinstance(encoder, OpenProtocolEncoder):
+                    json.loads(message[8:])
+        partitions = (changed.commit_ts % 2).astype(np.int32)
+        encoded = _BATCHES.encode(changed, partitions)
+        assert encoded.changes is not None
+        assert encoded.changes.sum() == len(changed)
 
 
 @pytest.mark.parametrize("source", ["recorded", "made", "old format"])

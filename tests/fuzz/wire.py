@@ -28,6 +28,8 @@ def _row(chance: Random) -> Any:
         value=chance.choice((b"", b"v", b"v" * 300)),
         old_value=chance.choice((b"", b"o" * 20)),
         generation=chance.randrange(2),
+        expire_ts_unix_secs=chance.choice((0, 0, 7, (1 << 64) - 1)),
+        txn_source=chance.choice((0, 0, 0, 3)),
     )
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from tests.flow.encoder.samples import ITEM
+from tests.sinks.halves import FileHalves
 from tidemill.flow.encoder import Encoded
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks.files import FileSink, SinkConfig, parse_sink_uri, write_files
+from tidemill.sinks.files import SinkConfig, parse_sink_uri, write_files
 from tidemill.sinks.files.durable import DurableFiles
 
 DAY = "shop/item/445600000000000001/2023-11-14"
@@ -49,7 +50,7 @@ def data(root: Path) -> dict[str, str]:
     return {name: text for name, text in tree(root).items() if "/meta/" not in name and name != "metadata"}
 
 
-def write_batch(sink: FileSink, to_ts: int, *batches: Encoded, table: TableInfo = ITEM, id: int = 108) -> Any:
+def write_batch(sink: FileHalves, to_ts: int, *batches: Encoded, table: TableInfo = ITEM, id: int = 108) -> Any:
     """One batch as the changefeed runs it, its state made durable by whoever keeps the result."""
     receipt = write_files(sink.target(table, id, (Ts(0), Ts(to_ts))), iter(batches))
     state = json.loads(json.dumps(sink.commit(Ts(to_ts), [receipt])))

@@ -12,16 +12,15 @@ import pytest
 
 from tests.flow.encoder.samples import COMMIT_TS, FIRST, ITEM, rows_of
 from tests.sinks.folders import DIGITS, QuickFiles, config_for, data, ddl, messages, write_batch
+from tests.sinks.halves import FileHalves, LakeHalves, file_sink, lake_sink
 from tests.sinks.moments import START, at
 from tidemill.errors import SinkError, SinkUnavailableError, SupersededError
 from tidemill.model.receipt import Receipt
 from tidemill.model.row import RowBatch
 from tidemill.model.ts import Ts
-from tidemill.sinks.files import FileSink, SinkConfig, write_files
+from tidemill.sinks.files import SinkConfig, write_files
 from tidemill.sinks.files.layout import folder_name
 from tidemill.sinks.lake import LakeOptions, parse_lake_uri, write_rows
-from tidemill.sinks.parquet import ParquetSink
-from tidemill.sinks.port import Sink
 
 PATIENCE_SECONDS = 60.0
 Hook = Callable[[str], None]
@@ -62,17 +61,17 @@ class Stepping(QuickFiles):
 class Kind(Protocol):
     """A sink, and how the numbers of a batch are written to it."""
 
-    def open(self, root: Path, files: Stepping) -> Sink: ...
+    def open(self, root: Path, files: Stepping) -> Any: ...
 
-    def write(self, sink: Sink, to_ts: int, numbers: range, files: Callable[[], Stepping]) -> Callable[[], Receipt]:
+    def write(self, sink: Any, to_ts: int, numbers: range, files: Callable[[], Stepping]) -> Callable[[], Receipt]:
         """The work of a task: the target is taken now, the rest is done when it is called."""
 
     def read(self, root: Path) -> list[tuple[str, Any]]: ...
 
 
 class Files:
-    def open(self, root: Path, files: Stepping) -> FileSink:
-        return FileSink(config_for(root, DIGITS + "&file-size=1024"), None, files=files)
+    def open(self, root: Path, files: Stepping) -> FileHalves:
+        return file_sink(config_for(root, DIGITS + "&file-size=1024"), None, files=files)
 
     def write(self, sink: Any, to_ts: int, numbers: range, files: Callable[[], Stepping]) -> Callable[[], Receipt]:
         target = sink.target(ITEM, 108, (Ts(0), Ts(to_ts)))
@@ -86,8 +85,8 @@ class Files:
 
 
 class Parquet:
-    def open(self, root: Path, files: Stepping) -> ParquetSink:
-        return ParquetSink(parse_lake_uri(f"file://{root}?protocol=parquet"), None, start_ts=Ts(1), files=files)
+    def open(self, root: Path, files: Stepping) -> LakeHalves:
+        return lake_sink(parse_lake_uri(f"file://{root}?protocol=parquet"), None, start_ts=Ts(1), files=files)
 
     def write(self, sink: Any, to_ts: int, numbers: range, files: Callable[[], Stepping]) -> Callable[[], Receipt]:
         # A row group is a file here, so that the task has several to publish.
@@ -218,31 +217,50 @@ def test_whenever_a_late_task_goes_on_nothing_of_it_lands(name: str, tmp_path: P
 
 
 def test_a_task_that_starts_late_does_not_bring_its_generation_back(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path), None)
+    sink = file_sink(config_for(tmp_path), None)
     sink.recover(START)
     target = sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
     sink.recover(START)
     for _ in range(2):
         with pytest.raises(SupersededError):
             write_files(target, iter([messages((COMMIT_TS, "late\n"))]))
-    assert len(list((tmp_path / ".tidemill").iterdir())) == 1
+    assert len(list((tmp_path / ".tidemill/writer-main").iterdir())) == 1
 
 
 def test_a_generation_that_ended_leaves_nothing_behind(tmp_path: Path) -> None:
     files = QuickFiles(str(tmp_path))
-    files.begin_generation("first")
-    (tmp_path / ".tidemill/first/half.tmp").write_text("half")
-    (tmp_path / ".tidemill/zeroth.gone").mkdir()  # by somebody who died on the way
+    files.begin_generation("w/first")
+    (tmp_path / ".tidemill/w/first/half.tmp").write_text("half")
+    (tmp_path / ".tidemill/w-zeroth.gone").mkdir()  # by somebody who died on the way
     for _ in range(2):  # again does no harm
-        files.begin_generation("second")
-        assert [p.name for p in (tmp_path / ".tidemill").iterdir()] == ["second"]
-    assert files.publish_file("second", "a", [b"1", b"23"]) == 3
+        files.begin_generation("w/second")
+        assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == [
+            ".tidemill",
+            ".tidemill/w",
+            ".tidemill/w/second",
+        ]
+    (tmp_path / ".tidemill/w/second/half.tmp").write_text("half")
+    files.begin_generation("w/third", ["w/second"])
+    assert [p.name for p in (tmp_path / ".tidemill/w").rglob("*")] == ["third"]
+    assert files.publish_file("w/third", "a", [b"1", b"23"]) == 3
     assert (tmp_path / "a").read_bytes() == b"123"
+
+
+def test_what_an_earlier_version_left_is_ended_and_its_mark_respected(tmp_path: Path) -> None:
+    """Its only holder was the changefeed: its generations lay directly below."""
+    (tmp_path / ".tidemill/3f2a").mkdir(parents=True)
+    (tmp_path / ".tidemill/3f2a/half.tmp").write_text("half")
+    mark = {"cluster": "7", "changefeed": "orders", "generation": "3f2a"}
+    (tmp_path / ".generation").write_text(json.dumps(mark))
+    with pytest.raises(SinkError, match="belongs to changefeed 'orders' of cluster 7"):
+        file_sink(named_config(tmp_path, "orders-2"))
+    file_sink(named_config(tmp_path, "orders")).recover(START)
+    assert sorted(p.name for p in (tmp_path / ".tidemill").iterdir()) == ["owner", "writer-main"]
 
 
 def test_a_disk_that_is_not_mounted_any_more_is_not_taken_for_a_newer_generation(tmp_path: Path) -> None:
     root = tmp_path / "out"
-    sink = FileSink(config_for(root), None)
+    sink = file_sink(config_for(root), None)
     sink.recover(START)
     target = sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
     root.rename(tmp_path / "away")
@@ -260,8 +278,8 @@ def test_what_fills_the_disk_is_removed_again(tmp_path: Path) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     files = Full(str(tmp_path))
-    files.begin_generation("first")
-    for write in (lambda: files.publish_file("first", "a", [b"1"]), lambda: files.write("a", [b"1"])):
+    files.begin_generation("w/first")
+    for write in (lambda: files.publish_file("w/first", "a", [b"1"]), lambda: files.replace("w/first", "a", b"1")):
         with pytest.raises(SinkUnavailableError, match="The disk is full"):
             write()
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
@@ -287,54 +305,54 @@ def parquet_options(root: Path, changefeed: str, cluster_id: int = 7) -> LakeOpt
     [pytest.param(7, "orders-2", id="another changefeed"), pytest.param(8, "orders", id="of another cluster")],
 )
 def test_another_ones_folder_is_refused_by_name(tmp_path: Path, cluster_id: int, changefeed: str) -> None:
-    FileSink(named_config(tmp_path / "files", "orders"), None).recover(START)
-    ParquetSink(parquet_options(tmp_path / "parquet", "orders"), None, start_ts=Ts(1)).recover(START)
+    file_sink(named_config(tmp_path / "files", "orders"), None).recover(START)
+    lake_sink(parquet_options(tmp_path / "parquet", "orders"), None, start_ts=Ts(1)).recover(START)
     says = (
         f"belongs to changefeed 'orders' of cluster 7, and this is changefeed '{changefeed}' of cluster {cluster_id}. "
         r"Give each .*\. To continue that one's folder .* remove .*/\.generation, and use its checkpoint as --start-ts"
     )
     with pytest.raises(SinkError, match=says):
-        FileSink(named_config(tmp_path / "files", changefeed, cluster_id), None)
+        file_sink(named_config(tmp_path / "files", changefeed, cluster_id), None)
     with pytest.raises(SinkError, match=says):
-        ParquetSink(parquet_options(tmp_path / "parquet", changefeed, cluster_id), None, start_ts=Ts(1))
+        lake_sink(parquet_options(tmp_path / "parquet", changefeed, cluster_id), None, start_ts=Ts(1))
 
 
 def test_a_folder_within_another_changefeeds_is_left_alone_by_that(tmp_path: Path) -> None:
     """It holds names of the same form, which the other would take for what an unfinished batch has left."""
-    inner = FileSink(named_config(tmp_path / "outer/inner/files", "inner"), None)
+    inner = file_sink(named_config(tmp_path / "outer/inner/files", "inner"), None)
     receipt = write_files(inner.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS))), iter([messages((COMMIT_TS, "a\n"))]))
     inner.commit(Ts(COMMIT_TS), [receipt])  # and no index tells of it yet
-    lake = ParquetSink(parquet_options(tmp_path / "outer/inner/parquet", "lake"), None, start_ts=Ts(1))
+    lake = lake_sink(parquet_options(tmp_path / "outer/inner/parquet", "lake"), None, start_ts=Ts(1))
     lake.recover(START)
     Parquet().write(lake, COMMIT_TS, range(1), lambda: Stepping(tmp_path / "outer/inner/parquet", lambda _: None))()
     (tmp_path / "outer/inner/files/.metadata.00000000.tmp").write_text("")  # is being written
     before = sorted(p for p in tmp_path.rglob("*") if p.is_file())
-    files = FileSink(named_config(tmp_path / "outer", "outer"), None)
+    files = file_sink(named_config(tmp_path / "outer", "outer"), None)
     files.recover(START)
     (tmp_path / "outer/.generation").unlink()
-    ParquetSink(parquet_options(tmp_path / "outer", "outer"), None, start_ts=Ts(1)).recover(START)
+    lake_sink(parquet_options(tmp_path / "outer", "outer"), None, start_ts=Ts(1)).recover(START)
     assert set(before) <= set(tmp_path.rglob("*"))
 
 
 def test_a_new_changefeed_is_refused_a_folder_within_another_ones(tmp_path: Path) -> None:
-    FileSink(named_config(tmp_path / "outer", "orders"), None).recover(START)
+    file_sink(named_config(tmp_path / "outer", "orders"), None).recover(START)
     (tmp_path / "link").symlink_to(tmp_path / "outer/a")
     (tmp_path / "outer/a").mkdir()
     says = r"lies within .*/outer, which belongs to changefeed 'orders' of cluster 7.*Choose a folder outside"
     for place in ("outer/a", "outer/a/b", "link/b"):
         with pytest.raises(SinkError, match=says):
-            FileSink(named_config(tmp_path / place, "second"), None)
+            file_sink(named_config(tmp_path / place, "second"), None)
         with pytest.raises(SinkError, match=says):
-            ParquetSink(parquet_options(tmp_path / place, "second"), None, start_ts=Ts(1))
-    FileSink(named_config(tmp_path / "outer-2", "second"), None).recover(START)
+            lake_sink(parquet_options(tmp_path / place, "second"), None, start_ts=Ts(1))
+    file_sink(named_config(tmp_path / "outer-2", "second"), None).recover(START)
     (tmp_path / "outer/.generation").rename(tmp_path / "away")
-    FileSink(named_config(tmp_path / "outer/a", "second"), None).recover(START)
+    file_sink(named_config(tmp_path / "outer/a", "second"), None).recover(START)
     (tmp_path / "away").rename(tmp_path / "outer/.generation")
-    FileSink(named_config(tmp_path / "outer/a", "second"), {"format": 1, "folders": {}}).recover(START)  # it was first
+    file_sink(named_config(tmp_path / "outer/a", "second"), {"format": 1, "folders": {}}).recover(START)  # it was first
 
 
 def test_of_two_changefeeds_that_found_a_folder_empty_the_first_to_begin_has_it(tmp_path: Path) -> None:
-    first, second = (FileSink(named_config(tmp_path, name), None) for name in ("orders", "orders-2"))
+    first, second = (file_sink(named_config(tmp_path, name), None) for name in ("orders", "orders-2"))
     first.recover(START)
     with pytest.raises(
         SinkError, match="belongs to changefeed 'orders' of cluster 7, and this is changefeed 'orders-2"
@@ -345,27 +363,27 @@ def test_of_two_changefeeds_that_found_a_folder_empty_the_first_to_begin_has_it(
 
 def test_a_state_from_before_what_the_folder_holds_is_refused(tmp_path: Path) -> None:
     """A data-dir was brought back from a copy. What came since is in the folder, and would be there twice."""
-    sink = FileSink(named_config(tmp_path, "orders"), None, start_ts=Ts(5))
+    sink = file_sink(named_config(tmp_path, "orders"), None, start_ts=Ts(5))
     old = write_batch(sink, 10, messages((10, "a\n")))
     new = write_batch(sink, 20, messages((20, "b\n")))
     before = data(tmp_path)
     with pytest.raises(SinkError, match=r"holds changes up to .*\(ts 20\).*state .* only up to .*\(ts 10\)"):
-        FileSink(named_config(tmp_path, "orders"), old, start_ts=Ts(10), is_resumed=True)
+        file_sink(named_config(tmp_path, "orders"), old, start_ts=Ts(10), is_resumed=True)
     for checkpoint_ts in (20, 30):  # it is saved before it is told
-        FileSink(named_config(tmp_path, "orders"), new, start_ts=Ts(checkpoint_ts), is_resumed=True).recover(START)
+        file_sink(named_config(tmp_path, "orders"), new, start_ts=Ts(checkpoint_ts), is_resumed=True).recover(START)
     assert data(tmp_path) == before
 
 
 def test_a_changefeed_finds_its_own_folder_again(tmp_path: Path) -> None:
     for state in (None, {"format": 1, "folders": {}}):
-        FileSink(named_config(tmp_path / "files", "orders"), state).recover(START)
-        ParquetSink(parquet_options(tmp_path / "parquet", "orders"), None, start_ts=Ts(1)).recover(START)
+        file_sink(named_config(tmp_path / "files", "orders"), state).recover(START)
+        lake_sink(parquet_options(tmp_path / "parquet", "orders"), None, start_ts=Ts(1)).recover(START)
 
 
 def test_a_driver_that_was_replaced_commits_nothing_and_recovers_nothing(tmp_path: Path) -> None:
-    first = FileSink(named_config(tmp_path, "orders"), None)
+    first = file_sink(named_config(tmp_path, "orders"), None)
     first.recover(START)
-    second = FileSink(named_config(tmp_path, "orders"), None)
+    second = file_sink(named_config(tmp_path, "orders"), None)
     second.recover(START)
     second.publish(Ts(10))
     steps = (
@@ -392,22 +410,22 @@ def test_a_driver_that_was_replaced_commits_nothing_and_recovers_nothing(tmp_pat
 def test_a_new_changefeed_continues_a_folder_exactly_at_its_checkpoint(
     tmp_path: Path, start_ts: int, says: str
 ) -> None:
-    write_batch(FileSink(config_for(tmp_path / "files"), None, start_ts=Ts(5)), 10, messages((10, "a\n")))
+    write_batch(file_sink(config_for(tmp_path / "files"), None, start_ts=Ts(5)), 10, messages((10, "a\n")))
     parquet = parse_lake_uri(f"file://{tmp_path}/parquet?protocol=parquet")
-    ParquetSink(parquet, None, start_ts=Ts(5)).publish(Ts(10))
+    lake_sink(parquet, None, start_ts=Ts(5)).publish(Ts(10))
     with pytest.raises(SinkError, match=says):
-        FileSink(config_for(tmp_path / "files"), None, start_ts=Ts(start_ts))
+        file_sink(config_for(tmp_path / "files"), None, start_ts=Ts(start_ts))
     with pytest.raises(SinkError, match=says):
-        ParquetSink(parquet, None, start_ts=Ts(start_ts))
-    FileSink(config_for(tmp_path / "files"), None, start_ts=Ts(10)).recover(START)
-    ParquetSink(parquet, None, start_ts=Ts(10)).recover(START)
+        lake_sink(parquet, None, start_ts=Ts(start_ts))
+    file_sink(config_for(tmp_path / "files"), None, start_ts=Ts(10)).recover(START)
+    lake_sink(parquet, None, start_ts=Ts(10)).recover(START)
 
 
-@pytest.mark.parametrize("sink_of", [FileSink, ParquetSink])
+@pytest.mark.parametrize("sink_of", [file_sink, lake_sink])
 def test_a_changefeed_whose_state_was_lost_starts_where_its_folder_ends(sink_of: Any, tmp_path: Path) -> None:
     """Its data-dir still has the id under which the folder knows it. One that has its state may be ahead of it: its
     checkpoint is saved before it is told, and without a row there is no state of the sink."""
-    options = named_config(tmp_path, "orders") if sink_of is FileSink else parquet_options(tmp_path, "orders")
+    options = named_config(tmp_path, "orders") if sink_of is file_sink else parquet_options(tmp_path, "orders")
     sink_of(options, None, start_ts=Ts(5)).recover(START)
     again = sink_of(options, None, start_ts=Ts(6))  # it was killed before it had saved anything
     again.recover(START)
@@ -424,8 +442,8 @@ def test_a_folder_whose_checkpoint_cannot_be_read_is_not_taken_for_an_empty_one(
         with pytest.raises(
             SinkError, match=r"cannot tell how far .*its file metadata names no.*Restore it, or choose an empty folder"
         ):
-            FileSink(config_for(tmp_path), None, start_ts=Ts(5))
-        FileSink(config_for(tmp_path), {"format": 1, "folders": {}}, start_ts=Ts(5))  # which goes by its own state
+            file_sink(config_for(tmp_path), None, start_ts=Ts(5))
+        file_sink(config_for(tmp_path), {"format": 1, "folders": {}}, start_ts=Ts(5))  # which goes by its own state
 
 
 def test_no_database_shares_a_folder_with_what_is_ours() -> None:

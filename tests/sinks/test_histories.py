@@ -14,12 +14,13 @@ import pytest
 from tests.flow.schema.stores import fed_store
 from tests.histories import History, load
 from tests.sinks.folders import QuickFiles, config_for
+from tests.sinks.halves import FileHalves, file_sink
 from tests.sinks.moments import START
 from tidemill.flow.dispatcher import split_key_updates
-from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions
+from tidemill.flow.encoder import CanalJson
 from tidemill.flow.mounter import mount
 from tidemill.model.ts import Ts
-from tidemill.sinks.files import FileSink, write_files
+from tidemill.sinks.files import write_files
 
 NAMES = ("types", "ddl", "online")
 DATA = re.compile(r"([^/]+)/([^/]+)/(\d+)/(?:(\d+)/)?(\d{4}-\d{2}-\d{2})/CDC(\d{20})\.json")
@@ -33,12 +34,12 @@ def capture(history: History, root: Path, *, is_broken: bool = False) -> list[An
     """
     _, changes = fed_store(history.name)
     config, files = config_for(root, "&enable-tidb-extension=true&file-size=20000"), QuickFiles(str(root))
-    sink, state, written = FileSink(config, None, files=files), None, []
+    sink, state, written = file_sink(config, None, files=files), None, []
     from_ts = history.bootstrap_ts
     for to_ts in [*(change.finished_ts for change in changes), Ts(history.end_ts)]:
         if is_broken:
             _write_rows(history, sink, from_ts, to_ts)
-            sink = FileSink(config, state, files=files)
+            sink = file_sink(config, state, files=files)
             sink.recover(START)
         receipts, rows = _write_rows(history, sink, from_ts, to_ts)
         written += rows
@@ -50,9 +51,9 @@ def capture(history: History, root: Path, *, is_broken: bool = False) -> list[An
     return written
 
 
-def _write_rows(history: History, sink: FileSink, from_ts: int, to_ts: Ts) -> tuple[list[Any], list[Any]]:
+def _write_rows(history: History, sink: FileHalves, from_ts: int, to_ts: Ts) -> tuple[list[Any], list[Any]]:
     store, _ = fed_store(history.name)
-    encoder = CanalJsonEncoder(CanalJsonOptions(enable_tidb_extension=True), 0)
+    encoder = CanalJson(enable_tidb_extension=True).encoder(0, b"\r\n")
     receipts, written = [], []
     for followed in store.followed():
         changes, rows = _changes(history.name, followed.physical_id), followed.rows_of(from_ts, to_ts)

@@ -2,28 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 
 from bench.schema import write_history
+from tests.capture.feeds import PATIENCE_SECONDS, Feed, feeding, new_state, schema_at
 from tests.flow.schema.builders import SHOP, JobChange, job, store_with, table
 from tests.flow.sorter.sorter_changes import rows
 from tidebox.sql.nodes import SqlNodes
 from tidebox.sql.session import SqlSession
 from tidebox.transactions import Mutation
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.metadata import ChangefeedState, DataDir
-from tidemill.capture.processor import Processor
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import InvariantError
 from tidemill.flow.puller import Puller
-from tidemill.flow.schema import SchemaStore
-from tidemill.flow.schema.loader import load_schema
 from tidemill.flow.sorter import Sorter, read_slices
 from tidemill.model.change import Op
 from tidemill.model.changefeed import ChangefeedConfig
@@ -31,78 +27,52 @@ from tidemill.model.ddl import ActionType
 from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.span import Span
 from tidemill.model.ts import Ts
-from tidemill.sinks import Sink, open_sink
-from tidemill.sinks.files import parse_sink_uri
 from tidemill.source.intake import FEW_READINGS, FIRST_SPAN, Intake
 from tidemill.tidb.keys import physical_id_of, record_key, table_prefix
 from tidemill.upstream.pd import PdClient
-from tidemill.upstream.regions import RegionCache
-from tidemill.upstream.snapshot import SnapshotReader
 
-PATIENCE_SECONDS = 120.0
 Change = tuple[int, int, bytes]  # commit-ts, physical id, key
 
 
-class Feed:
-    """A changefeed from the upstream to where Spark would begin."""
+async def until(feed: Feed, ts: int) -> list[Change]:
+    """Take batches until the checkpoint has reached ``ts``."""
+    taken: list[Change] = []
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while feed.checkpoint_ts < ts:
+            batch = await feed.lane.batches.offer(0.2)
+            if batch is not None:
+                for unit in await feed.lane.batches.units(batch):
+                    assert unit.slices is not None
+                    changes = rows(read_slices(unit.slices))
+                    taken += [(c[1], physical_id_of(c[3]), c[3]) for c in changes]
+                await feed.lane.batches.commit(batch, [])
+    return sorted(taken)
 
-    def __init__(self, pd: PdClient, processor: Processor, puller: Puller, schema: SchemaStore) -> None:
-        self._pd = pd
-        self.processor = processor
-        self.puller = puller
-        self.schema = schema
 
-    async def until_now(self) -> list[Change]:
-        return await self.until(await self._pd.get_ts())
-
-    async def until(self, ts: int) -> list[Change]:
-        """Take batches until the checkpoint has reached ``ts``."""
-        taken: list[Change] = []
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while self.processor.progress.checkpoint_ts < ts:
-                batch = await self.processor.offer(0.2)
-                if batch is not None:
-                    for unit in await self.processor.units(batch):
-                        assert unit.slices is not None
-                        changes = rows(read_slices(unit.slices))
-                        taken += [(c[1], physical_id_of(c[3]), c[3]) for c in changes]
-                    await self.processor.commit(batch, [])
-        return sorted(taken)
+async def until_now(feed: Feed) -> list[Change]:
+    return await until(feed, await feed.pd.get_ts())
 
 
 @asynccontextmanager
-async def feeding(
+async def following(
     upstream: EmbeddedUpstream,
     folder: Path,
     few_readings: int = FEW_READINGS,
     *,
     tables: Sequence[Any] = (),
     rules: tuple[str, ...] = ("*.*",),
-    sink: Sink | None = None,
-    open_early: Callable[[Path], Sorter] = Sorter,
+    open_early: Callable[[Path], Sorter] | None = None,
 ) -> AsyncIterator[Feed]:
     """``tables``: documents of the tables that there are; none: as the upstream tells."""
     async with PdClient(upstream.pd_address) as pd:
         ts = await pd.get_ts()
-        reader = SnapshotReader(pd, RegionCache(pd))
-        schema = store_with(*tables, ts=ts) if tables else await load_schema(reader, ts, ts, {})
-        await reader.close()
-        data_dir = DataDir(folder / "data")
-        data_dir.acquire()
-        sink = sink or open_sink(parse_sink_uri("blackhole://"), None, start_ts=ts, zone=ZoneInfo("UTC"))
-        state = ChangefeedState(pd.cluster_id, "blackhole:", ts, ts, ts, 0, {}, None)
-        processor = Processor(schema, sink, state, data_dir, pd.get_ts, config=ChangefeedConfig(rules=rules))
-        puller, sorter = Puller(pd, processor), Sorter(folder / "segments")
-        processor.attach(puller, sorter, lambda: open_early(folder / "early"), few_readings=few_readings)
-        running = asyncio.create_task(puller.run())
-        try:
-            yield Feed(pd, processor, puller, schema)
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
-            sorter.close()
-            data_dir.release()
+        schema = store_with(*tables, ts=ts) if tables else await schema_at(pd, ts)
+        config = ChangefeedConfig(rules=rules)
+        at = feeding(
+            pd, schema, new_state(pd, ts), folder, config=config, few_readings=few_readings, open_early=open_early
+        )
+        async with at as feed:
+            yield feed
 
 
 @pytest.fixture
@@ -121,20 +91,19 @@ def test_thousands_of_tables_are_read_by_a_few_registrations(tmp_path: Path) -> 
     history = write_history(3_000, tmp_path)
 
     async def scenario(upstream: EmbeddedUpstream) -> None:
-        async with feeding(upstream, tmp_path) as feed:
+        async with following(upstream, tmp_path) as feed:
             tables = [followed.physical_id for followed in feed.schema.followed()]
             assert len(tables) == 3_000
             chosen = [tables[0], *tables[500:520], tables[-1]]
             first_ts = (await asyncio.to_thread(upstream.commit, rows_of(chosen)))[1]
             second_ts = (await asyncio.to_thread(upstream.commit, rows_of(tables[:2])))[1]
-            taken = await feed.until(second_ts)
+            taken = await until(feed, second_ts)
             assert taken == sorted(
                 [(first_ts, table, record_key(table, 1)) for table in chosen]
                 + [(second_ts, table, record_key(table, 1)) for table in tables[:2]]
             )
-            stats = feed.puller.stats()
-            jobs = 1  # the subscription to them
-            assert stats.subscriptions <= 2 * FEW_READINGS + jobs
+            stats = feed.running.puller.stats()
+            assert stats.subscriptions <= 2 * FEW_READINGS
             assert stats.regions == stats.initialized_regions == stats.subscriptions  # the cluster is one region
 
     with EmbeddedUpstream.start(stores=1, load=history, resolved_interval_seconds=0.05) as upstream:
@@ -149,9 +118,9 @@ def test_few_tables_are_read_one_by_one_and_later_ones_are_joined(upstream: Embe
         session.execute(f"create table shop.t{i} (id int primary key, v int, key (v))")
 
     async def scenario() -> None:
-        async with feeding(upstream, tmp_path, few_readings=4) as feed:
-            await feed.until_now()
-            assert feed.puller.stats().subscriptions == 1 + 4
+        async with following(upstream, tmp_path, few_readings=4) as feed:
+            await until_now(feed)
+            assert feed.running.puller.stats().subscriptions == 4
             taken: list[Change] = []
             most = 0
             for i in range(4, 24):
@@ -161,8 +130,8 @@ def test_few_tables_are_read_one_by_one_and_later_ones_are_joined(upstream: Embe
                         await asyncio.to_thread(session.execute, f"insert into shop.t{table} values ({i}, 0)")
                 if i == 10:
                     await asyncio.to_thread(session.execute, "drop table shop.t5")
-                taken += await feed.until_now()
-                most = max(most, feed.puller.stats().subscriptions)
+                taken += await until_now(feed)
+                most = max(most, feed.running.puller.stats().subscriptions)
             by_table: dict[int, set[bytes]] = {}
             for _, physical_id, key in taken:
                 assert key not in by_table.setdefault(physical_id, set())
@@ -170,8 +139,8 @@ def test_few_tables_are_read_one_by_one_and_later_ones_are_joined(upstream: Embe
             whole = [24 - max(table, 4) for table in range(24)]
             whole[5] = 5
             assert [len(keys) for _, keys in sorted(by_table.items())] == whole
-            assert most <= 4 * 4 + 1
-            assert feed.puller.stats().subscriptions < 20
+            assert most <= 4 * 4
+            assert feed.running.puller.stats().subscriptions < 20
 
     try:
         asyncio.run(scenario())
@@ -189,7 +158,7 @@ def test_what_came_to_a_neighbour_while_a_partition_was_dropped_comes_once_more(
         return upstream.commit([Mutation(Op.PUT, record_key(table_id, handle), b"row") for table_id, handle in rows])[1]
 
     async def scenario() -> None:
-        async with feeding(upstream, tmp_path, tables=[table(7, "t", partitions=before)]) as feed:
+        async with following(upstream, tmp_path, tables=[table(7, "t", partitions=before)]) as feed:
             first_ts = put((71, 1), (72, 1001))
             *_, key, value = job(
                 0, 50, ActionType.DROP_TABLE_PARTITION, table_id=7, after=table(7, "t", partitions=after),
@@ -198,10 +167,10 @@ def test_what_came_to_a_neighbour_while_a_partition_was_dropped_comes_once_more(
             during_ts = put((72, 2), (73, 2001))
             done_ts = upstream.commit([Mutation(Op.PUT, key, value)])[1]
             later_ts = put((72, 3))
-            taken = await feed.until(done_ts)
+            taken = await until(feed, done_ts)
             at_once = [(first_ts, 71, 1), (first_ts, 72, 1001), (during_ts, 72, 2), (during_ts, 73, 2001)]
             assert taken == [(ts, table_id, record_key(table_id, handle)) for ts, table_id, handle in at_once]
-            taken = await feed.until(later_ts)
+            taken = await until(feed, later_ts)
             behind = [(during_ts, 72, 2), (later_ts, 72, 3)]
             assert taken == [(ts, table_id, record_key(table_id, handle)) for ts, table_id, handle in behind]
 
@@ -235,10 +204,10 @@ def test_table_partitions_wait_together_for_what_one_of_them_got_early(
     async def scenario() -> None:
         tables = [table(7, "t", partitions=before)]
         async with (
-            feeding(upstream, tmp_path, tables=tables, open_early=open_early) as feed,
+            following(upstream, tmp_path, tables=tables, open_early=open_early) as feed,
             asyncio.timeout(PATIENCE_SECONDS),
         ):
-            processor, start_ts = feed.processor, upstream.tso()
+            lane, start_ts = feed.lane, upstream.tso()
             during_ts = put((73, 1))
             *_, key, value = job(
                 0, 50, ActionType.TRUNCATE_TABLE_PARTITION, table_id=7, after=table(7, "t", partitions=after),
@@ -246,13 +215,13 @@ def test_table_partitions_wait_together_for_what_one_of_them_got_early(
             )  # fmt: skip
             done_ts = upstream.commit([Mutation(Op.PUT, key, value)])[1]
             later_ts = put((72, 2), (73, 3))
-            while processor.progress.at.base_ts < later_ts or processor.progress.ddl_ts < later_ts:
-                assert await processor.offer(0.05) is None, "nothing but the table that waits has rows"
-            assert {processor.progress.at.of(i) for i in (72, 73)} == {done_ts}
+            while lane.progress.at.base_ts < later_ts or lane.progress.ddl_ts < later_ts:
+                assert await lane.batches.offer(0.05) is None, "nothing but the table that waits has rows"
+            assert {lane.progress.at.of(i) for i in (72, 73)} == {done_ts}
             with pytest.raises(InvariantError, match="the frontier is at"):
-                processor._intake.plan(Extent(Ts(done_ts), Ts(later_ts)))
+                lane.intake.plan(Extent(Ts(done_ts), Ts(later_ts)))
             early[0].may_hear = True
-            taken = await feed.until(later_ts)
+            taken = await until(feed, later_ts)
             due = [(during_ts, 73, 1), (later_ts, 72, 2), (later_ts, 73, 3)]
             assert taken == [(ts, table_id, record_key(table_id, handle)) for ts, table_id, handle in due]
 
@@ -301,19 +270,19 @@ async def with_a_batch_at_hand(
 ) -> AsyncIterator[Feed]:
     """Table shop.u, which the rules leave out, is changed by a job that comes while a batch of shop.t is at hand."""
     tables = [table(7, "t"), table(8, "u")]
-    async with feeding(upstream, folder, tables=tables, rules=("*.*", "!shop.u")) as feed:
-        processor, now_ts = feed.processor, put(upstream, 7)
+    async with following(upstream, folder, tables=tables, rules=("*.*", "!shop.u")) as feed:
+        lane, now_ts = feed.lane, put(upstream, 7)
         put(upstream, 8)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while (batch := await processor.offer(0.2)) is None:
+            while (batch := await lane.batches.offer(0.2)) is None:
                 pass
             assert batch.to_ts >= now_ts
-            await processor.units(batch)
+            await lane.batches.units(batch)
             *_, key, value = done(0, 50, table_id=8)
             done_ts = upstream.commit([Mutation(Op.PUT, key, value)])[1]
-            while processor.progress.schema_ts < done_ts:
+            while lane.progress.schema_ts < done_ts:
                 await SYSTEM_CLOCK.sleep(0.01)
-        await processor.commit(batch, [])
+        await lane.batches.commit(batch, [])
         yield feed
 
 
@@ -330,7 +299,7 @@ def test_a_table_that_is_left_out_may_be_dropped_while_a_batch_is_at_hand(
     async def scenario() -> None:
         drop = partial(job, kind=ActionType.DROP_TABLE, after=table(8, "u"))
         async with with_a_batch_at_hand(upstream, tmp_path, drop) as feed:
-            taken = await feed.until(put(upstream, 7))
+            taken = await until(feed, put(upstream, 7))
             assert [physical_id for _, physical_id, _ in taken] == [7]
 
     asyncio.run(scenario())
@@ -343,8 +312,8 @@ def test_a_table_that_is_renamed_into_the_rules_while_a_batch_is_at_hand_is_refu
         args = {"old_schema_id": SHOP, "new_table_name": {"O": "v", "L": "v"}}
         rename = partial(job, kind=ActionType.RENAME_TABLE, schema_id=SHOP, args=args, after=table(8, "v"))
         async with with_a_batch_at_hand(upstream, tmp_path, rename) as feed, asyncio.timeout(PATIENCE_SECONDS):
-            while feed.processor.failure is None:
-                await feed.processor.offer(0.2)
-            assert "shop.u was outside filter.rules and has become shop.v" in str(feed.processor.failure)
+            while feed.failure is None:
+                await feed.lane.batches.offer(0.2)
+            assert "shop.u was outside filter.rules and has become shop.v" in str(feed.failure)
 
     asyncio.run(scenario())

@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyspark.util
 import pytest
 from pyspark import SparkContext, TaskContext
 from pyspark.errors import PySparkException
@@ -198,6 +200,21 @@ def test_a_worker_that_dies_is_sparks_own_failure_and_the_next_batch_is_well(eng
     with pytest.raises(EngineError, match="Spark's job failed: Python worker exited unexpectedly"):
         submit(engine, Work(1), Work(2, dies=True)).result(PATIENCE_SECONDS)
     assert rows(submit(engine, Work(1), Work(2)).result(PATIENCE_SECONDS)) == [1, 2]
+
+
+@pytest.mark.spark
+def test_a_jvm_that_ends_before_it_has_handed_over_the_results_is_sparks_own_failure(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = pyspark.util.local_connect_and_auth
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody listens: what PySpark makes of it is its own
+        port = closed.getsockname()[1]
+        monkeypatch.setattr(pyspark.util, "local_connect_and_auth", lambda _, secret: connect(port, secret))
+        with pytest.raises(EngineError, match="its JVM has ended"):
+            submit(engine, Work(1)).result(PATIENCE_SECONDS)
+    monkeypatch.undo()
+    assert rows(submit(engine, Work(2)).result(PATIENCE_SECONDS)) == [2]
 
 
 @pytest.mark.spark

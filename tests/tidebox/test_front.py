@@ -1,5 +1,6 @@
 """One port for HTTP/1.1 and gRPC: who is told apart how, who is cut off when, and what is refused."""
 
+import asyncio
 import contextlib
 import http.client
 import os
@@ -12,10 +13,14 @@ import grpc
 import orjson
 import pytest
 
+from tests.authority import Authority
+from tests.e2e.processes import wait_until
 from tidebox.front import Front
 from tidebox.http1 import MAX_BODY_BYTES, MAX_HEAD_BYTES, HttpResponse
 from tidebox.rpc import Server
+from tidebox.tls import server_context
 from tidemill.errors import UsageError
+from tidemill.upstream.tls import context_of
 
 DEADLINE_SECONDS = 30
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
@@ -442,3 +447,33 @@ def test_stopping_leaves_no_thread_no_connection_and_a_free_port():
         again.stop()
         world.front.stop()
         world.close()
+
+
+def test_a_tls_connection_that_is_lost_in_the_same_moment_does_not_keep_the_front_from_stopping(tmp_path):
+    """asyncio takes the socket away from a TLS connection one turn before it says that it is lost."""
+    security = Authority(tmp_path / "authority").security("both")
+    front = Front(0, server_context(security))
+    address = front.listen()
+    front.serve("127.0.0.1:1", echo_http)
+    context = context_of(security)
+
+    def lose_and_stop():
+        for client in list(front._shared.clients):
+            tls = client.transport._ssl_protocol
+            below = tls._transport
+            tls.connection_lost(None)
+            below.set_protocol(asyncio.Protocol())
+            below.abort()
+            assert client.transport.get_extra_info("socket") is None
+        front._set_away(True)
+
+    host, port = address.split(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=DEADLINE_SECONDS) as plain,
+        context.wrap_socket(plain, server_hostname=host) as connection,
+    ):
+        connection.sendall(b"G")  # a beginning: the front waits for more
+        wait_until(lambda: front.connections == 1, "the connection")
+        front._in_loop(lose_and_stop)
+        front.stop()
+    assert front.connections == 0

@@ -9,18 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.histories import FOLDER, load
+from tests.sinks.halves import file_sink
 from tests.sinks.lake.replay import Replay
 from tests.sinks.moments import START
 from tests.verify.conftest import run
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.errors import SinkError, UsageError
 from tidemill.flow.dispatcher import split_key_updates
-from tidemill.flow.encoder import CanalJsonEncoder, CsvEncoder
 from tidemill.flow.filter import TableFilter
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ts import Ts
 from tidemill.sinks import read_sink_uri
-from tidemill.sinks.files import FileSink, SinkConfig, parse_sink_uri, write_files
+from tidemill.sinks.files import SinkConfig, parse_sink_uri, write_files
 from tidemill.source.scan import ScanClient
 from tidemill.verify import Check, CheckOptions, Report, Side, chosen_tables
 from tidemill.verify.files import FileSide
@@ -69,14 +69,13 @@ def write_tree(place: Path | str, parameters: str, told_ts: Ts | None = None) ->
     uri = place if isinstance(place, str) else f"file://{place}"
     history, config = load("types"), read_sink_uri(f"{uri}?{parameters}&date-separator=none")
     assert isinstance(config, SinkConfig)
-    sink = FileSink(config, None, storage=config.storage)
+    sink = file_sink(config, None, storage=config.storage)
     sink.recover(START)
     from_ts = history.bootstrap_ts
     for to_ts in barriers(history):
         receipts = []
         for rows in map(split_key_updates, units(history, from_ts, to_ts)):
-            is_csv = parameters.startswith("protocol=csv")
-            encoder: Any = CsvEncoder(config.csv) if is_csv else CanalJsonEncoder(config.canal_json, 0)
+            encoder = config.messages.encoder(0)
             target = sink.target(rows.table, rows.physical_id, (Ts(0), Ts(to_ts)))
             receipts.append(write_files(target, iter([encoder.encode(rows)])))
         sink.commit(Ts(to_ts), receipts)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.histories import FOLDER, load
 from tests.mariadb import MariaDb
+from tests.sinks.halves import mysql_sink
 from tests.sinks.lake.replay import Replay
 from tests.sinks.moments import START
 from tests.sinks.mysql.marks import clear
@@ -18,7 +19,7 @@ from tidebox.upstream import EmbeddedUpstream
 from tidemill.flow.filter import TableFilter
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ts import Ts
-from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri
+from tidemill.sinks.mysql import parse_mysql_uri
 from tidemill.source.scan import ScanClient
 from tidemill.verify import Check, CheckOptions, MysqlDownstream, MysqlSide, Side, chosen_tables
 from tidemill.verify.lake import LakeSide
@@ -56,7 +57,7 @@ def test_a_database_is_equal_at_every_mark(loaded: Any, mariadb: MariaDb) -> Non
     history = load(loaded[0])
     clear(mariadb, history)
     options = parse_mysql_uri(mariadb.uri())
-    sink = MysqlSink(options, None, rescan=rescan_of(history))
+    sink = mysql_sink(options, None, rescan=rescan_of(history))
     sink.recover(START)
     try:
         replay(history, sink, lambda ts: _assert_none(differing(loaded, MysqlSide(MysqlDownstream(options)), ts)))

@@ -13,6 +13,7 @@ import pytest
 from tests.histories import FOLDER, load
 from tests.mariadb import MariaDb
 from tests.sinks.files.storage.buckets import bucket
+from tests.sinks.halves import mysql_sink
 from tests.sinks.lake.replay import Replay
 from tests.sinks.moments import START
 from tests.sinks.mysql.replay import replay
@@ -24,7 +25,7 @@ from tidebox.upstream import EmbeddedUpstream
 from tidemill.flow.filter import TableFilter
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ts import Ts
-from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri
+from tidemill.sinks.mysql import parse_mysql_uri
 from tidemill.source.scan import ScanClient
 from tidemill.verify import Check, CheckOptions, MysqlDownstream, MysqlSide, Report, Side, chosen_tables
 from tidemill.verify.lake import LakeSide
@@ -114,7 +115,7 @@ def test_in_a_lake(changed: Any, tmp_path: Path, kind: str) -> None:
 
 def test_in_a_database(changed: Any, mariadb: MariaDb) -> None:
     options = parse_mysql_uri(mariadb.uri())
-    sink = MysqlSink(options, None)
+    sink = mysql_sink(options, None)
     sink.recover(START)
     try:
         replay(load("types"), sink, lambda ts: None)

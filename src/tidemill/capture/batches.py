@@ -1,19 +1,22 @@
 """What a processor hands out and keeps count of: batches, how large they may be, and where their time goes."""
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tidemill.clock import SYSTEM_CLOCK, Clock
-from tidemill.control.pace import Bounds
+from tidemill.control.pace import Amount, Bounds, next_limit
 from tidemill.control.retries import pause_seconds
 from tidemill.errors import SinkError
 from tidemill.flow.skew import LEAST_BYTES
 from tidemill.model.progress import Extent
-from tidemill.model.ts import Ts
-from tidemill.sinks import Receipt, Sharing
+from tidemill.model.ts import Ts, lag_seconds
+from tidemill.sinks import Receipt
 
 T = TypeVar("T")
+
+_TRACES = 1024  # of the latest batches are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,6 @@ class Admission:
     bounds: Bounds = field(default_factory=Bounds)
     flush_interval_seconds: float = 0.0  # at least so long between the starts of two batches that could be one
     tasks: Callable[[], int] = lambda: 1  # that work on a batch at the same time, as things stand
-    sharing: Callable[[int], Sharing] = lambda tasks: Sharing.NEVER  # among them, of a table that is most of a batch
     least_shared: int = LEAST_BYTES
 
 
@@ -70,6 +72,46 @@ class Totals:
         self.bytes += sum(receipt.bytes for receipt in receipts)
         self.batches += 1
         self.undecodable += sum(len(receipt.aside) for receipt in receipts)
+
+
+class Pacer:
+    """When the batches of a processor pass each point, and how much the next one may take because of it."""
+
+    def __init__(self, bounds: Bounds, clock: Clock) -> None:
+        self._bounds, self._clock = bounds, clock
+        self.limit = bounds.most  # of the next batch
+        self.started_at = -1e9
+        self.traces: deque[BatchTrace] = deque(maxlen=_TRACES)
+        self.latencies: deque[float] = deque(maxlen=_TRACES)  # from the commit of a batch's first row to durable
+        self._ready_at: float | None = None
+        self._planned_at = -1e9
+        self._taken = Amount(0, 0)
+
+    def ready(self) -> None:
+        """A batch could begin; of several such moments before it does, the first counts."""
+        if self._ready_at is None:
+            self._ready_at = self._clock.monotonic()
+
+    def started(self) -> None:
+        self.started_at = self._clock.monotonic()
+
+    def planned(self, taken: Amount) -> None:
+        self._planned_at, self._taken = self._clock.monotonic(), taken
+
+    def durable(self, to_ts: Ts, receipts: Sequence[Receipt], written_at: float) -> None:
+        """The batch is committed; ``written_at``: its receipts were back then."""
+        durable_at = self._clock.monotonic()
+        worked = sum(receipt.seconds for receipt in receipts)
+        # What Spark takes for itself is no reason for smaller batches: those would only pay it more often.
+        seconds = min(worked, written_at - self._planned_at) + durable_at - written_at
+        self.limit = next_limit(self._bounds, self.limit, self._taken, seconds)
+        first_ts = min((receipt.first_ts for receipt in receipts if receipt.first_ts), default=None)
+        if first_ts is not None:
+            self.latencies.append(lag_seconds(Ts(first_ts), self._clock.now()))
+        ready_at = self.started_at if self._ready_at is None else self._ready_at
+        times = (ready_at, self.started_at, self._planned_at, written_at, durable_at)
+        self.traces.append(BatchTrace(to_ts, *times, worked))
+        self._ready_at = None
 
 
 async def wait_out(

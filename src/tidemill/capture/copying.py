@@ -13,11 +13,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tidemill.capture.batches import Totals
 from tidemill.capture.metadata import ChangefeedState, DataDir
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.control.retries import gives_up, pause_seconds
 from tidemill.errors import EngineError, SinkError
 from tidemill.flow.deadletter import quarantine, read_quarantine
+from tidemill.flow.decoder import TableDecoder
 from tidemill.flow.filter import ColumnSelector, TableFilter
 from tidemill.flow.pipeline import Unit
 from tidemill.flow.schema import SchemaStore
@@ -26,7 +28,7 @@ from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.receipt import Undecodable
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks import Receipt, Sink, Traits
+from tidemill.sinks import OwnerSink, Receipt, SinkWriter, Traits
 from tidemill.source.scan import ScanPart, plan_scan
 from tidemill.source.scan.catalog import table_document
 from tidemill.tidb.create_table import create_table_sql
@@ -53,26 +55,31 @@ class _Table:
 
 
 class InitialCopy:
-    """Driver's side. ``plan`` it, ``make_tables``, then take steps until there are none left."""
+    """Driver's side. ``plan`` and ``prepare`` it, then take steps until there are none left."""
 
     def __init__(
         self,
         pd: PdClient,
         schema: SchemaStore,
         wanted: TableFilter,
-        sink: Sink,
+        sink: OwnerSink,
+        writer: SinkWriter,
         traits: Traits,
         selector: ColumnSelector,
         state: ChangefeedState,
         data_dir: DataDir,
         zone: str,
+        totals: Totals,
         *,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """``sink`` and ``writer``: both halves of the sink; nobody else writes meanwhile. ``totals``: what is copied is
+        counted there."""
         self._pd = pd
         self._schema = schema
         self._wanted = wanted
-        self._sink = sink
+        self._sink, self._writer = sink, writer
+        self._totals = totals
         self._traits = traits
         self._selector = selector
         self._data_dir = data_dir
@@ -124,8 +131,10 @@ class InitialCopy:
             query = create_table_sql(await table_document(reader, info, ts), info.schema)
             self._queries[info.id] = query.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1)
 
-    def make_tables(self) -> None:
-        """Have every database and table downstream, where the sink does not make them itself. Blocks."""
+    def prepare(self) -> None:
+        """Take back what an earlier run did not come to commit, and have every database and table downstream, where the
+        sink does not make them itself. Blocks."""
+        self._recover()
         if not self._traits.needs_tables:
             return
         asked = (schema for schema in self._schema.databases() if self._wanted.matches_schema(schema))
@@ -149,7 +158,7 @@ class InitialCopy:
             return True
         try:
             if self._failures:
-                self._sink.recover(self.state.at)
+                self._recover()
             units = self.take()
             if not units:
                 self.finish()
@@ -170,6 +179,9 @@ class InitialCopy:
         self.trouble = str(error) if is_away else None
         self._again_at = self._clock.monotonic() + pause_seconds(self._failures)
         log.warning("a batch of the initial copy was lost; beginning it again", reason=str(error))
+
+    def _recover(self) -> None:
+        self._writer.recover(self.state.at, None, self.state.sink_state, None)
 
     def take(self) -> list[Unit]:
         """The next batch; empty when all is copied."""
@@ -192,7 +204,7 @@ class InitialCopy:
 
     def commit(self, receipts: Sequence[Receipt]) -> None:
         """What ``take`` gave is durable downstream. Blocks."""
-        sink_state = self._sink.commit(self.state.start_ts, receipts)
+        sink_state = self._sink.take(self._writer.commit(self.state.start_ts, receipts))
         self._put_aside([row for receipt in receipts for row in receipt.aside])
         copied = dict(self.state.copied or {})
         for table, count in self._taken:
@@ -202,6 +214,7 @@ class InitialCopy:
         rows = sum(receipt.rows for receipt in receipts)
         self.state = replace(self.state, copied=copied, sink_state=sink_state, rows=self.state.rows + rows)
         self._data_dir.save(self.state)
+        self._totals.count(receipts)
 
     def _put_aside(self, rows: Sequence[Undecodable]) -> None:
         """All batches of a copy end at the same ts, so they share a file."""
@@ -219,10 +232,14 @@ class InitialCopy:
         log.info("initial copy is complete", rows=self.state.rows, ts=self.state.start_ts)
         return self.state
 
+    def close(self) -> None:
+        """Let go of the writer. Blocks."""
+        self._writer.close()
+
     def _unit(self, table: _Table, parts: Sequence[ScanPart]) -> Unit:
         ts = self.state.start_ts
-        target = self._sink.target(self._selector.table(table.info), table.physical_id, (ts, ts))
-        return Unit(table.info, table.physical_id, None, target, parts=tuple(parts))
+        target = self._writer.target(self._selector.table(table.info), table.physical_id, (ts, ts))
+        return Unit(TableDecoder(table.info, table.physical_id), None, target, parts=tuple(parts))
 
     def _event(self, seq: int, kind: ActionType, query: str, schema: str, info: TableInfo | None) -> DdlEvent:
         ts = self.state.start_ts

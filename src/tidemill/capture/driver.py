@@ -1,17 +1,17 @@
-"""A changefeed's batches, one after the other, on Spark; begun again when what ended one passes.
+"""A lane's batches, one after the other, on Spark; begun again when what ended one passes.
 
     offer ─► units ─► engine (a job of Spark) ─► receipts ─► commit
       ▲                    │ Spark failed, or the sink is away
       └── begin_again ◄────┘
 
-Runs on the processor's loop, as a task that waits for what may be done next; nothing is asked in between.
+Runs on the lane's loop, as a task that waits for what may be done next; nothing is asked in between.
 """
 
 import asyncio
 from typing import TYPE_CHECKING
 
 from tidemill.capture.batches import Batch
-from tidemill.capture.processor import Processor
+from tidemill.capture.lane import Lane
 from tidemill.control.retries import gives_up
 from tidemill.errors import EngineError, RowUndecodableError, SinkError
 from tidemill.flow.pipeline import Pipeline, Unit
@@ -28,33 +28,28 @@ _OFFER_WAIT_SECONDS = 3600.0  # whatever may be offered is noticed at once
 
 
 class BatchDriver:
-    def __init__(
-        self, pipeline: Pipeline, processor: Processor, engine: "Engine", *, available_now: bool = False
-    ) -> None:
-        """``engine``: the caller's. ``available_now``: take what the upstream has at the start, then end."""
+    def __init__(self, pipeline: Pipeline, lane: Lane, engine: "Engine") -> None:
+        """``engine``: the caller's."""
         self._pipeline = pipeline
-        self._processor = processor
+        self._batches = lane.batches
         self._engine = engine
-        self._available_now = available_now
         self._failures = 0  # of Spark, since the last batch that was committed
         self.is_waiting_for_sink = False
 
     async def run(self) -> None:
-        """Until the target is reached. Raises what ended it: where Spark itself is to blame, a batch is begun again
+        """Until it is cancelled. Raises what ended it: where Spark itself is to blame, a batch is begun again
         a few times; where the sink is away, as often as it takes."""
-        if self._available_now:
-            await self._processor.available_now()
-        while not self._processor.progress.is_finished:
-            batch = await self._processor.offer(_OFFER_WAIT_SECONDS)
+        while True:
+            batch = await self._batches.offer(_OFFER_WAIT_SECONDS)
             if batch is not None:
                 await self._take(batch)
 
     async def _take(self, batch: Batch) -> None:
         try:
-            units = await self._processor.units(batch)
+            units = await self._batches.units(batch)
             work = self._engine.submit(self._pipeline, units, f"changes up to {show(batch.to_ts)}")
             receipts = await asyncio.wrap_future(work)
-            await self._processor.commit(batch, receipts)
+            await self._batches.commit(batch, receipts)
         except RowUndecodableError as error:
             await self._salvage(batch, error)
         except SinkError as error:
@@ -74,7 +69,7 @@ class BatchDriver:
         """Have the batch taken back, which may take as long as the sink is away."""
         self.is_waiting_for_sink = True
         try:
-            await self._processor.begin_again(trouble)
+            await self._batches.begin_again(trouble)
         finally:
             self.is_waiting_for_sink = False
 
@@ -82,7 +77,7 @@ class BatchDriver:
         """A row cannot be decoded: deliver what was committed before it, then raise. The work is done here rather than
         by Spark, whose batch has failed."""
         while True:
-            shorter, units = await self._processor.shorten(batch, Ts((error.commit_ts or 0) - 1))
+            shorter, units = await self._batches.shorten(batch, Ts((error.commit_ts or 0) - 1))
             if shorter is None:
                 raise error
             batch = shorter
@@ -91,7 +86,7 @@ class BatchDriver:
             except RowUndecodableError as earlier:
                 error = earlier
                 continue
-            await self._processor.commit(batch, receipts)
+            await self._batches.commit(batch, receipts)
             raise error
 
     def _process(self, units: list[Unit]) -> list[Receipt]:

@@ -12,22 +12,25 @@ state speaks of is already durable downstream.
 The folder holds copies of rows, so it is its owner's alone: 0700, and every file in it 0600, whatever the umask is.
 """
 
+import asyncio
 import fcntl
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import orjson
 
-from tidemill.errors import DataDirError
+from tidemill.errors import DataDirError, SupersededError
 from tidemill.log import get_logger
 from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
 from tidemill.private import is_open_to_others, make_private, open_private, replace_private
 
 _FORMAT = 1
+DEFAULT_NAME = "default"
 
 log = get_logger("state")
 
@@ -46,6 +49,8 @@ class ChangefeedState:
     changefeed_id: str = ""  # under which PD and downstreams know it; empty: written before there were ids
     base_ts: Ts | None = None  # where most tables are; None: at the checkpoint
     behind: dict[str, Ts] = field(default_factory=dict)  # and where others are, by physical id
+    name: str = DEFAULT_NAME  # that its users gave it
+    term: int = 0  # of the owner that wrote this; each owner's is higher than those before
 
     @property
     def at(self) -> Checkpoints:
@@ -63,6 +68,46 @@ def new_changefeed_id() -> str:
     return "tidemill-" + secrets.token_hex(8)
 
 
+class Metadata(Protocol):
+    """Where the state of a changefeed is kept."""
+
+    @property
+    def saved(self) -> ChangefeedState | None:
+        """What is known to be durable: a crash goes back to this."""
+
+    def load(self) -> ChangefeedState | None:
+        """The newest state; None if there is none."""
+
+    def save(self, state: ChangefeedState) -> None:
+        """Durable when it returns. Raises SupersededError where an owner of a later term has saved one. Blocks."""
+
+
+class StateWriter:
+    """The one writer of a changefeed's state, beside the loop: nothing there waits for a disk."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="state")
+
+    @property
+    def saved(self) -> ChangefeedState | None:
+        return self._metadata.saved
+
+    @property
+    def checkpoint_ts(self) -> Ts:
+        """That was saved last."""
+        saved = self.saved
+        return saved.checkpoint_ts if saved is not None else Ts(0)
+
+    async def save(self, state: ChangefeedState) -> None:
+        """Durable when it returns. States are saved in the order in which this is called."""
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, self._metadata.save, state))
+
+    def close(self) -> None:
+        """What was asked for is saved when this returns. Blocks."""
+        self._thread.shutdown()
+
+
 class DataDir:
     """The changefeed's folder. One process at a time owns it."""
 
@@ -78,11 +123,8 @@ class DataDir:
 
     @property
     def segments(self) -> Path:
+        """With a folder of its own for each sorter."""
         return self.path / "segments"
-
-    @property
-    def early_segments(self) -> Path:
-        return self.path / "early-segments"
 
     @property
     def undecodable(self) -> Path:
@@ -166,6 +208,10 @@ class DataDir:
 
     def save(self, state: ChangefeedState) -> None:
         """Durable when it returns."""
+        if self.saved is not None and state.term < self.saved.term:
+            raise SupersededError(
+                f"a state of term {state.term} comes too late: the changefeed has an owner of term {self.saved.term}."
+            )
         self._write(self.path / "changefeed.json", orjson.dumps({"format": _FORMAT, **asdict(state)}))
         self.saved = state
 
@@ -189,8 +235,10 @@ def _checked(document: dict[str, Any]) -> ChangefeedState:
         match name:
             case "sink":
                 is_right = isinstance(value, str)
-            case "changefeed_id":
+            case "changefeed_id" | "name":
                 is_right = value is None or isinstance(value, str)
+            case "term":
+                is_right = value is None or (isinstance(value, int) and value >= 0)
             case "table_versions":
                 is_right = _is_of_ts(value)
             case "behind":

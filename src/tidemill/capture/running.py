@@ -4,7 +4,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from tidemill.capture.changefeed import Changefeed, RunOptions, ShouldStop, Status
+from tidemill.capture.changefeed import Changefeed, ShouldStop
+from tidemill.capture.options import RunOptions, Status
 from tidemill.errors import EngineError, StoppedError
 from tidemill.log import get_logger
 

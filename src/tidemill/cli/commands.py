@@ -1,29 +1,44 @@
-"""All commands as one application."""
+"""All commands as one application.
+
+The module of a command is imported when that command is asked for: what ``run`` needs takes a second and more to load,
+and the others should not wait for it.
+"""
 
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib import import_module
 
 import typer
 
-from tidemill.cli import demo, fault, run, upstream, verify, warm
 from tidemill.errors import TidemillError
+from tidemill.startup import quick_imports
 
-app = typer.Typer(
-    name="tidemill",
-    help="Change data capture for TiDB and TiKV on Apache Spark.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.command("upstream")(upstream.upstream)
-app.command("run")(run.run)
-app.command("verify")(verify.verify)
-app.command("demo")(demo.demo)
-app.command("warm")(warm.warm)
-app.add_typer(fault.fault, name="fault")
+_LONG_LIVED = {"run"}
+COMMANDS = ("upstream", "run", "verify", "demo", "warm", "fault")  # each is in a module of its name, under that name
 
 
-@app.callback(invoke_without_command=True)
+def application(commands: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The application with some of its commands."""
+    app = typer.Typer(
+        name="tidemill",
+        help="Change data capture for TiDB and TiKV on Apache Spark.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback(invoke_without_command=True)(root)
+    for name in commands:
+        with quick_imports() if name in _LONG_LIVED else nullcontext():
+            command = getattr(import_module(f"tidemill.cli.{name}"), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
+
+
 def root(
     ctx: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
@@ -39,8 +54,15 @@ def root(
 
 def run_app() -> None:
     """Run the command that the arguments name. Raises SystemExit."""
+    match sys.argv[1:]:
+        case ["--version"]:
+            wanted: Sequence[str] = ()
+        case [name, *_] if name in COMMANDS:
+            wanted = (name,)
+        case _:
+            wanted = COMMANDS  # for the help, or to say which there are
     try:
-        app()
+        application(wanted)()
     except TidemillError as error:
         typer.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_code)

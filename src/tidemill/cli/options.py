@@ -17,7 +17,6 @@ from tidemill import log
 from tidemill.config.changefeed import load_config
 from tidemill.config.values import seconds_of
 from tidemill.errors import UsageError
-from tidemill.flow.filter import check_filters
 from tidemill.model.address import read_address
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.security import PLAIN, Security
@@ -27,6 +26,8 @@ from tidemill.upstream.tls import context_of
 _MASTER = re.compile(
     r"local(\[([1-9][0-9]{0,3}|\*)(,[1-9][0-9]{0,3})?\])?|spark://[^\s:,]+:[0-9]+(,[^\s:,]+:[0-9]+)*|yarn|k8s://\S+"
 )
+_NAME = re.compile("[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*")
+_LONGEST_NAME = 128
 _MOST_DIGITS = 30  # of a number that is worth being explained
 
 
@@ -125,7 +126,10 @@ def config_of(path: Path | None) -> ChangefeedConfig:
     """What the changefeed's file says, its rules and expressions read once; without a file the defaults."""
     if path is None:
         return ChangefeedConfig()
-    config = load_config(path)
+    from tidemill.flow.encoder import protocol_keys  # late: they bring the compiler along
+    from tidemill.flow.filter import check_filters
+
+    config = load_config(path, protocol_keys())
     check_filters(config)
     return config
 
@@ -167,6 +171,16 @@ def sink_uri_of(text: str) -> str:
     if not found or len(found.splitlines()) > 1:
         raise UsageError(f"{text[1:]} does not hold a sink URI: it must be the file's one line.")
     return found
+
+
+def name_of(changefeed_id: str) -> str:
+    """A changefeed's name, as TiCDC allows it."""
+    if _NAME.fullmatch(changefeed_id) is None or len(changefeed_id) > _LONGEST_NAME:
+        raise UsageError(
+            f"--changefeed-id {_cut(changefeed_id)!r} is not a name. Use letters and digits, with hyphens between "
+            f"them, {_LONGEST_NAME} characters at most."
+        )
+    return changefeed_id
 
 
 def configure_log(level: str) -> None:

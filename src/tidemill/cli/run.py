@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tidemill.capture.changefeed import Changefeed, RunOptions, Status, status_at_rest
+from tidemill.capture.changefeed import Changefeed
+from tidemill.capture.metadata import DEFAULT_NAME
+from tidemill.capture.options import RunOptions, Status, status_at_rest
 from tidemill.capture.running import end_spark, run_changefeed
 from tidemill.cli import stopping
 from tidemill.cli.options import (
@@ -25,6 +27,7 @@ from tidemill.cli.options import (
     SparkMaster,
     config_of,
     configure_log,
+    name_of,
     parse_ts,
     security_of,
     sink_uri_of,
@@ -71,6 +74,10 @@ def run(
     data_dir: Annotated[
         Path, typer.Option("--data-dir", help="Folder of the changefeed's progress, from which it resumes.")
     ] = Path("tidemill-data"),
+    changefeed_id: Annotated[
+        str,
+        typer.Option("--changefeed-id", help="The changefeed's name, in log lines and among Spark's jobs."),
+    ] = DEFAULT_NAME,
     ca: Ca = "",
     cert: Cert = "",
     key: KeyFile = "",
@@ -98,6 +105,7 @@ def run(
         pd=pd,
         sink_uri=sink_uri_of(sink_uri),
         data_dir=data_dir,
+        name=name_of(changefeed_id),
         start_ts=parse_ts(start_ts, "--start-ts"),
         target_ts=parse_ts(target_ts, "--target-ts"),
         spark_master=spark_master_of(spark_master),
@@ -116,7 +124,7 @@ def run(
     began = SYSTEM_CLOCK.monotonic()
 
     def ready(feed: Changefeed) -> None:
-        checkpoint_ts = feed.processor.progress.checkpoint_ts
+        checkpoint_ts = feed.owner.owned.checkpoint_ts
         document = {"pid": os.getpid(), "checkpoint_ts": checkpoint_ts, "data_dir": str(feed.data_dir)}
         waiting.write(document)
 

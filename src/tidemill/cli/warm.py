@@ -8,7 +8,7 @@ import typer
 
 from tidemill import demo as demonstration
 from tidemill import kernelcache
-from tidemill.capture.changefeed import RunOptions
+from tidemill.capture.options import RunOptions
 from tidemill.capture.running import end_spark, run_changefeed
 from tidemill.cli import stopping
 from tidemill.cli.box import missing_parts

@@ -459,8 +459,11 @@ def _put_cell(to: int, column: int, row: int, literals: int, step: int, delimite
     to = _put_value(to, column, row, literals, delimiter_length)
     quote = _field(column, QUOTE)
     if quote != 0:
-        store_u8(to, quote)
+        store_u8(to, quote)  # its low bits
         to += 1
+        if quote > 255:
+            store_u8(to, quote >> 8)
+            to += 1
     return to
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pyarrow as pa
 
-from tidemill.columnar.floats import GENERAL, POSITIONAL, powers_of_ten, write_float
+from tidemill.columnar.floats import ES6, GENERAL, POSITIONAL, powers_of_ten, write_float
 from tidemill.columnar.jit import Bytes, Ints, Words, helper, i64, kernel, u64
 
-_LONGEST_GENERAL = 26  # sign, 17 digits, point, e-308; or 0.000 before the digits
+_LONGEST = 26  # where exponents are written: sign, 17 digits, point, e-308; or up to 0.00000 before the digits
 _MORE_THAN_DIGITS = 48  # what a number has in positional form, beside one digit for each power of ten
 
 
@@ -18,6 +18,11 @@ def positional(values: pa.Array) -> pa.Array:
 def general(values: pa.Array) -> pa.Array:
     """Positional where the first digit's decimal exponent is within -4..5, else like ``1.5e-05`` and ``1e+06``."""
     return _printed(values, GENERAL)
+
+
+def json(values: pa.Array) -> pa.Array:
+    """As Go and JavaScript write numbers in JSON: positional from 1e-6 to below 1e21, else ``1e-7`` and ``1e+21``."""
+    return _printed(values, ES6)
 
 
 def _printed(values: pa.Array, layout: int) -> pa.Array:
@@ -38,8 +43,8 @@ def _printed(values: pa.Array, layout: int) -> pa.Array:
 @kernel
 def _size(bits: Words, valid: Bytes, is_single: bool, layout: int) -> int:
     """Enough for all of them."""
-    if layout == GENERAL:
-        return _LONGEST_GENERAL * len(bits)
+    if layout != POSITIONAL:
+        return _LONGEST * len(bits)
     size = 0
     for row in range(len(bits)):
         if valid[row]:

@@ -80,7 +80,7 @@ class ProgramBuilder:
         """
         step = Step.CHANGED_CELL if only_if_changed else Step.CELL
         self._add(step, column, image, *self._place(before), *self._place(null))
-        self._bytes += max(len(before) + 1, len(null)) + 1
+        self._bytes += max(len(before) + 2, len(null)) + 1
 
     def commit_ts(self) -> None:
         self._add(Step.COMMIT_TS)
@@ -140,11 +140,11 @@ class ProgramBuilder:
 
 @dataclass(frozen=True, slots=True)
 class TextColumn:
-    """A column ready to be written: its values, how to write them, and the quote that closes them."""
+    """A column ready to be written: its values, how to write them, and what closes them."""
 
     values: pa.Array
     kind: Kind
-    quote: int = 0  # a byte; 0: none
+    quote: int = 0  # a byte, or two with the first in the low bits; 0: none
 
 
 def run(

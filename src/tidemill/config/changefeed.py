@@ -25,15 +25,14 @@ from tidemill.model.changefeed import (
 )
 from tidemill.model.security import Security
 
-_LISTS = frozenset(path.partition("[]")[0] for path in KEYS if "[]" in path)
-_SECTIONS = frozenset(
-    path[: found.start()].replace("[]", "") for path in KEYS for found in re.finditer(r"\.", path)
-) - _LISTS  # fmt: skip
 _SECRET = re.compile(r"(?i)password|secret|token|-key$")
 
 
-def load_config(path: Path | str) -> ChangefeedConfig:
-    """Raises ConfigError, which says what is wrong and where."""
+def load_config(path: Path | str, more: Mapping[str, Key] | None = None) -> ChangefeedConfig:
+    """``more`` are keys that are known beside ``KEYS``: the options of message protocols.
+
+    Raises ConfigError, which says what is wrong and where.
+    """
     try:
         text = Path(path).read_bytes().decode("utf-8")
     except OSError as error:
@@ -42,10 +41,12 @@ def load_config(path: Path | str) -> ChangefeedConfig:
         raise ConfigError(
             f"cannot read {path}: it is not UTF-8 text (byte {error.start}). Save it as UTF-8."
         ) from error
-    return parse_config(text, str(path))
+    return parse_config(text, str(path), more)
 
 
-def parse_config(text: str, name: str = "the changefeed's file") -> ChangefeedConfig:
+def parse_config(
+    text: str, name: str = "the changefeed's file", more: Mapping[str, Key] | None = None
+) -> ChangefeedConfig:
     """As ``load_config``, from the file's text; ``name`` stands for it in messages."""
     try:
         document = tomllib.loads(text)
@@ -53,7 +54,7 @@ def parse_config(text: str, name: str = "the changefeed's file") -> ChangefeedCo
         raise ConfigError(f"cannot read {name}: {error}. It must be TOML, as TiCDC's changefeed files are.") from error
     except RecursionError:
         raise ConfigError(f"cannot read {name}: its values are nested too deeply. Take some brackets out.") from None
-    return _Reader(text, name).read(document)
+    return _Reader(text, name, {**KEYS, **(more or {})}).read(document)
 
 
 def sink_parameters(config: ChangefeedConfig, scheme: str) -> dict[str, str]:
@@ -76,8 +77,12 @@ def sink_parameters(config: ChangefeedConfig, scheme: str) -> dict[str, str]:
 
 
 class _Reader:
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str, name: str, keys: Mapping[str, Key]) -> None:
         self._name = name
+        self._keys = keys
+        self._list_paths = {path.partition("[]")[0] for path in keys if "[]" in path}
+        sections = {path[: dot.start()].replace("[]", "") for path in keys for dot in re.finditer(r"\.", path)}
+        self._sections = sections - self._list_paths
         self._lines = dict(_lines_of_keys(text))
 
     def read(self, document: Mapping[str, Any]) -> ChangefeedConfig:
@@ -110,7 +115,7 @@ class _Reader:
             verifies_checksums=values.get("integrity.integrity-check-level") == "correctness",
             sink_settings=tuple(
                 SinkSetting(path, key.parameter, _text(values[path]), key.schemes)
-                for path, key in KEYS.items()
+                for path, key in self._keys.items()
                 if key.parameter and path in values
             ),
         )
@@ -119,11 +124,11 @@ class _Reader:
         """``kind`` is the section's path as the tables of keys spell it, ``place`` as this file does."""
         for name, value in table.items():
             path, where = _join(kind, name), _join(place, name)
-            if path in KEYS:
-                into[path] = self._value(KEYS[path], where, value)
-            elif path in _LISTS:
+            if path in self._keys:
+                into[path] = self._value(self._keys[path], where, value)
+            elif path in self._list_paths:
                 into[path] = self._list(value, path, where)
-            elif path in _SECTIONS:
+            elif path in self._sections:
                 if not isinstance(value, Mapping):
                     raise self._error(where, f"is a section, not a value. Write [{where}] and its keys below")
                 self._section(value, path, where, into)
@@ -137,9 +142,9 @@ class _Reader:
         for at, entry in enumerate(value):
             entries.append({})
             self._section(entry, path + "[]", f"{place}[{at}]", entries[-1])
-            for needed in KEYS:
+            for needed in self._keys:
                 is_missing = needed.startswith(path + "[].") and needed not in entries[-1]
-                if is_missing and KEYS[needed].default == "required":
+                if is_missing and self._keys[needed].default == "required":
                     raise self._error(f"{place}[{at}]", f"lacks the key {needed.rpartition('.')[2]!r}. Add it")
         return entries
 
@@ -156,7 +161,7 @@ class _Reader:
             why = REFUSED.get(".".join(parts[:length]))
             if why:
                 return self._error(place, f"is not supported: {why}. Take it out")
-        known = {p.replace("[]", "") for p in KEYS} | _LISTS | _SECTIONS
+        known = {p.replace("[]", "") for p in self._keys} | self._list_paths | self._sections
         spelled = path.replace("[]", "")
         close = difflib.get_close_matches(spelled, known, n=1, cutoff=0.8)
         if not close:  # the right key, perhaps, in the wrong section

@@ -1,4 +1,7 @@
-"""Every key of a changefeed's file: how its value is read, its default and its meaning; and those that we refuse.
+"""The keys of a changefeed's file: how its value is read, its default and its meaning; and those that we refuse.
+
+Options of a message protocol are not here: each protocol has its own (``flow.encoder``), and whoever reads a file
+passes them along.
 
 The names are TiCDC's, but for ``mounter.on-undecodable`` and ``disk-quota``, which are ours. The reference page is
 made of these tables.
@@ -118,7 +121,7 @@ def _setting(read: Callable[[Any], Any], default: str, help: str, parameter: str
     return Key(read, default, help, parameter, schemes)
 
 
-_CSV = "See the sink URI's parameter of this name."
+_SAME = "See the sink URI's parameter of this name."
 _EXPRESSION = "Leave out a row for which this SQL expression is 1"
 
 # Dotted paths; ``[]`` stands for any entry of a list of tables.
@@ -198,31 +201,14 @@ KEYS: Mapping[str, Key] = {
     "sink.dispatchers[].index": Key(text, "", "The index whose values choose the partition. Message queues only."),
     "sink.dispatchers[].columns": Key(texts, "`[]`", "The columns that choose the partition. Message queues only."),
     "sink.protocol": _setting(text, "", "The form of messages.", "protocol", MESSAGES),
-    "sink.transaction-atomicity": _setting(word("none", "table"), "", _CSV, "transaction-atomicity"),
-    "sink.safe-mode": _setting(boolean, "`false`", _CSV, "safe-mode", DATABASE),
-    "sink.terminator": _setting(text, "`\\r\\n`", _CSV, "terminator", (*STORAGE, "blackhole")),
-    "sink.date-separator": _setting(text, "`day`", _CSV, "date-separator", STORAGE),
-    "sink.enable-partition-separator": _setting(boolean, "`true`", _CSV, "enable-partition-separator", STORAGE),
-    "sink.file-index-digit": _setting(number(), "`20`", _CSV, "file-index-digit", STORAGE),
-    "sink.content-compatible": _setting(boolean, "`false`", _CSV, "content-compatible", MESSAGES),
-    "sink.only-output-updated-columns": _setting(boolean, "`false`", _CSV, "only-output-updated-columns", MESSAGES),
-    "sink.delete-only-output-handle-key-columns": _setting(
-        boolean, "`false`", _CSV, "delete-only-output-handle-key-columns", MESSAGES
-    ),
+    "sink.transaction-atomicity": _setting(word("none", "table"), "", _SAME, "transaction-atomicity"),
+    "sink.safe-mode": _setting(boolean, "`false`", _SAME, "safe-mode", DATABASE),
+    "sink.terminator": _setting(text, "`\\r\\n`", _SAME, "terminator", (*STORAGE, "blackhole")),
+    "sink.date-separator": _setting(text, "`day`", _SAME, "date-separator", STORAGE),
+    "sink.enable-partition-separator": _setting(boolean, "`true`", _SAME, "enable-partition-separator", STORAGE),
+    "sink.file-index-digit": _setting(number(), "`20`", _SAME, "file-index-digit", STORAGE),
     **{
-        f"sink.csv.{name}": _setting(read, default, _CSV, name, MESSAGES)
-        for name, read, default in (
-            ("delimiter", text, "`,`"),
-            ("quote", text, '`"`'),
-            ("null", text, "`\\N`"),
-            ("include-commit-ts", boolean, "`false`"),
-            ("binary-encoding-method", text, "`base64`"),
-            ("output-old-value", boolean, "`false`"),
-            ("output-field-header", boolean, "`false`"),
-        )
-    },
-    **{
-        f"sink.cloud-storage-config.{name}": _setting(read, default, _CSV, name, STORAGE)
+        f"sink.cloud-storage-config.{name}": _setting(read, default, _SAME, name, STORAGE)
         for name, read, default in (
             ("worker-count", number(1), "`16`"),
             ("flush-interval", duration_text, "`0s`"),

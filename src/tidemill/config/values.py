@@ -63,6 +63,11 @@ def word_of(*words: str) -> Callable[[str], str]:
     return read
 
 
+def unescaped(text: str) -> str:
+    """Text in which ``\\r``, ``\\n`` and ``\\t`` may be spelled with a backslash."""
+    return text.replace("\\r", "\r").replace("\\n", "\n").replace("\\t", "\t")
+
+
 def sentence(wanted: ValueError) -> str:
     """What a reader wants, to end a sentence with; it may have made a suggestion, which is a sentence of its own."""
     return str(wanted) if str(wanted).endswith((".", "?")) else f"{wanted}."

@@ -1,19 +1,20 @@
-"""How far a changefeed is, and what it may do next. Pure: state in, decision out.
+"""How far a processor is with its tables, and what it may do next. Pure: state in, decision out.
 
-Some things hold all tables back: the frontier (what the upstream has promised), the schema's own resolved-ts (what we
-know of DDL), a sync point of the sink, the target where the changefeed ends. The lowest of them is the limit.
+Some things hold all tables back: the frontier (what the upstream has promised), the schema's own resolved-ts (what is
+known of DDL), a sync point of the sink, the target where the changefeed ends. The lowest of them is the limit.
 
-A DDL holds back only the physical tables that it touches, before or after: its barrier. One at F runs once each of
-them *is* at F, that is, every row of theirs with commit-ts ≤ F is durable and no later one, and all others have passed
-F, but for those that wait for a DDL themselves. DDLs run in order. Then the tables go on from F, and catch up.
+A DDL holds back only the physical tables that it touches, before or after: its barrier. They stop at its ts F; once
+every row of theirs with commit-ts ≤ F is durable, the owner runs it (``control.ownership``) and says so by ``ddl_ts``.
+Then the tables go on from F, and catch up.
 
     table       ──────────── F ▌ DDL, once F is durable ▐ F ─────────────►  (catching up)
     all others  ──────────────────────────────────────────────────────────►  limit
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from tidemill.control.barriers import Barriers, Pending
 from tidemill.errors import InvariantError
 from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.ts import MAX_TS, Ts
@@ -22,35 +23,8 @@ SLOW_SECONDS = 10.0  # a batch is cut to take half of that at most
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
-    """A DDL that has not run, and the physical ids that it touches. Several may have one ts."""
-
-    ts: Ts
-    touched: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Barriers:
-    """Of the DDLs that have not run: the first one, and for each physical id the first that touches it."""
-
-    first: Pending | None = None
-    by_id: Mapping[int, Ts] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, pending: Iterable[Pending]) -> "Barriers":
-        """``pending`` in the order in which they run."""
-        first, by_id = None, dict[int, Ts]()
-        for each in pending:
-            first = first or each
-            for physical_id in each.touched:
-                by_id.setdefault(physical_id, each.ts)
-        return cls(first, by_id)
-
-
-@dataclass(frozen=True, slots=True)
 class Progress:
-    """``ddl_ts``: every DDL with finished-ts ≤ it has run, and the schema is that of this ts for all tables: of those
-    that are further behind it has not changed since."""
+    """``ddl_ts``: every DDL with finished-ts ≤ it has run. ``barriers`` are those of the others."""
 
     at: Checkpoints
     ddl_ts: Ts
@@ -60,22 +34,15 @@ class Progress:
     target_ts: Ts | None = None
     in_flight: Extent | None = None  # the batch that Spark is working on
     sync_ts: Ts | None = None  # where the sink wants to be told that everything is there, and nothing beyond
-    is_ddl_running: bool = False
-    is_syncing: bool = False
+    hold_ts: Ts | None = None  # where tables are waited for that are to join these
     is_stopping: bool = False
+    is_paused: bool = False  # tables are about to come or go, which they do between batches
     waiting: frozenset[int] = frozenset()  # physical ids that may not move yet, although no barrier holds them
-
-    @property
-    def checkpoint_ts(self) -> Ts:
-        """Of the changefeed: every row up to here is durable, every DDL below it has run."""
-        known_ts = min(self.at.lowest_ts, Ts(self.ddl_ts + 1))  # a restart has yet to hear of what has not run
-        first = self.barriers.first
-        return known_ts if first is None else min(known_ts, first.ts)
 
     @property
     def limit_ts(self) -> Ts:
         """The highest ts that any checkpoint may reach for now."""
-        ends = [self.frontier_ts, self.schema_ts, self.sync_ts, self.target_ts]
+        ends = [self.frontier_ts, self.schema_ts, self.sync_ts, self.target_ts, self.hold_ts]
         return Ts(min(MAX_TS if end is None else end for end in ends))
 
     @property
@@ -89,7 +56,7 @@ class Progress:
     def is_barred(self) -> bool:
         """A DDL, a sync point or the end waits for a batch: it does not get better by waiting for more rows."""
         first = self.barriers.first
-        if first is not None and first.ts <= self.limit_ts and not (self.is_ddl_running or self.is_at(first)):
+        if first is not None and first.ts <= self.limit_ts and not is_at(self.at, first):
             return True
         return self.limit_ts < min(self.frontier_ts, self.schema_ts)
 
@@ -100,15 +67,11 @@ class Progress:
             return False
         return self.barriers.first is None or self.barriers.first.ts > self.target_ts
 
-    def is_at(self, ddl: Pending) -> bool:
-        """Whether every row is durable that goes before it."""
-        return self.at.base_ts >= ddl.ts and all(self.at.of(i) >= ddl.ts for i in ddl.touched)
-
     def extent(self, to_ts: Ts, catch_up_ts: Ts = MAX_TS) -> Extent:
         """What a batch has that takes everything up to ``to_ts``, as far as no barrier is in the way; of what is behind
         only up to ``catch_up_ts``."""
         own = {}
-        for physical_id in self.at.behind.keys() | self.barriers.by_id.keys() | self.waiting:
+        for physical_id in self.at.own.keys() | self.barriers.by_id.keys() | self.waiting:
             low = self.at.of(physical_id)
             high = min(to_ts, self.barriers.by_id.get(physical_id, MAX_TS))
             if low < self.at.base_ts:
@@ -118,6 +81,11 @@ class Progress:
             if (low, high) != (self.at.base_ts, to_ts):
                 own[physical_id] = low, max(low, high)
         return Extent(self.at.base_ts, to_ts, own)
+
+
+def is_at(at: Checkpoints, ddl: Pending) -> bool:
+    """Whether every row is durable that goes before it."""
+    return at.base_ts >= ddl.ts and all(at.of(i) >= ddl.ts for i in ddl.touched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +101,6 @@ class Advance:
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
-    """Everything is where the sink wants to note it."""
-
-    at_ts: Ts
-
-
-@dataclass(frozen=True, slots=True)
 class Offer:
     """There are changes up to the limit: a batch may take some or all of them."""
 
@@ -151,24 +112,13 @@ class Finish:
     """The target is reached."""
 
 
-Decision = Wait | Advance | Sync | Offer | Finish
-
-
-def can_run_ddl(progress: Progress) -> bool:
-    """Whether the first DDL that waits may run now. Batches of other tables go on meanwhile. After a restart it waits
-    until everything is known again that was: what is saved then speaks of all tables and DDLs."""
-    first = progress.barriers.first
-    if first is None or progress.is_ddl_running or progress.is_syncing or progress.is_stopping:
-        return False
-    return progress.schema_ts >= progress.at.base_ts and progress.is_at(first)
+Decision = Wait | Advance | Offer | Finish
 
 
 def decide(progress: Progress, has_changes: Callable[[Extent], bool]) -> Decision:
-    """What to do next, besides a DDL. ``has_changes``: whether any change lies in an extent, which takes looking."""
-    if progress.in_flight is not None or progress.is_syncing:
+    """What to do next. ``has_changes``: whether any change lies in an extent, which takes looking."""
+    if progress.in_flight is not None or progress.is_paused:
         return Wait()
-    if _can_sync(progress):
-        return Sync(progress.at.base_ts)
     if progress.is_finished:
         return Finish()
     extent = progress.reach
@@ -177,13 +127,6 @@ def decide(progress: Progress, has_changes: Callable[[Extent], bool]) -> Decisio
     if not has_changes(extent):
         return Advance(extent)
     return Wait() if progress.is_stopping else Offer(extent.to_ts)
-
-
-def _can_sync(progress: Progress) -> bool:
-    at, first = progress.sync_ts, progress.barriers.first
-    if at is None or min(progress.at.lowest_ts, progress.schema_ts) < at or progress.is_ddl_running:
-        return False
-    return first is None or first.ts > at
 
 
 def stage(
@@ -215,35 +158,12 @@ def began(progress: Progress, extent: Extent) -> Progress:
 
 def moved(progress: Progress, extent: Extent) -> Progress:
     """What lies in ``extent`` is durable. DDLs that waited for it have still to run."""
-    if extent.highest_ts > progress.limit_ts:
-        raise InvariantError(f"the checkpoint {extent.highest_ts} would pass the limit {progress.limit_ts}")
+    windows = [(extent.from_ts, extent.to_ts), *extent.own.values()]
+    highest_ts = max((high for low, high in windows if low < high), default=Ts(0))
+    if highest_ts > progress.limit_ts:
+        raise InvariantError(f"the checkpoint {highest_ts} would pass the limit {progress.limit_ts}")
     for physical_id, barrier_ts in progress.barriers.by_id.items():
-        if extent.of(physical_id)[1] > barrier_ts:
+        low, high = extent.of(physical_id)
+        if low < high > barrier_ts:
             raise InvariantError(f"table {physical_id} would pass the DDL at {barrier_ts} that it waits for")
-    return _settled(replace(progress, at=progress.at.moved(extent), in_flight=None))
-
-
-def learned(progress: Progress, schema_ts: Ts, barriers: Barriers) -> Progress:
-    """The DDLs up to ``schema_ts`` are known."""
-    return _settled(replace(progress, schema_ts=schema_ts, barriers=barriers))
-
-
-def ddl_done(progress: Progress, barriers: Barriers) -> Progress:
-    """The first DDL has run downstream; ``barriers`` are those of the others."""
-    return _settled(replace(progress, barriers=barriers, is_ddl_running=False))
-
-
-def sync_done(progress: Progress, next_sync_ts: Ts | None) -> Progress:
-    """The sink has noted the checkpoint; ``next_sync_ts`` is where it wants to do so again."""
-    if next_sync_ts is not None and next_sync_ts <= progress.at.base_ts:
-        raise InvariantError(f"the sink wants {next_sync_ts} noted, below the checkpoint {progress.at.base_ts}")
-    return replace(progress, sync_ts=next_sync_ts, is_syncing=False)
-
-
-def _settled(progress: Progress) -> Progress:
-    """With the ts up to which all DDLs have run; of those above ``schema_ts`` nothing is known, after a restart."""
-    first = progress.barriers.first
-    ddl_ts = min(progress.at.base_ts, progress.schema_ts)
-    if first is not None:
-        ddl_ts = min(ddl_ts, Ts(first.ts - 1))
-    return replace(progress, ddl_ts=max(progress.ddl_ts, ddl_ts))
+    return replace(progress, at=progress.at.moved(extent), in_flight=None)

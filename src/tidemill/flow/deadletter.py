@@ -8,7 +8,7 @@ if the batch comes again, so each row stands here once.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -121,12 +121,17 @@ def quarantine(folder: Path, end: Callable[[int], Ts], entries: Iterable[Undecod
         raise _explained(folder, error) from error
 
 
-def forget_after(folder: Path, at: Checkpoints) -> None:
-    """Remove what was put aside above the checkpoints, and what a crash left half written: it will come again."""
+def forget_after(folder: Path, at: Checkpoints, ids: Collection[int] | None = None) -> None:
+    """Remove what was put aside above the checkpoints, and what a crash left half written: it will come again. Of these
+    physical ids; None: of all, and nobody else writes here."""
     try:
         for path in list(folder.iterdir()) if folder.is_dir() else []:
             found = _NAME.fullmatch(path.name)
-            if path.name.endswith(".tmp") or (found and int(found[1]) > at.of(int(found[2]))):
+            if found is None:
+                is_due = path.name.endswith(".tmp") and ids is None
+            else:
+                is_due = (ids is None or int(found[2]) in ids) and int(found[1]) > at.of(int(found[2]))
+            if is_due:
                 path.unlink()
         if folder.is_dir():
             sync_folder(folder)

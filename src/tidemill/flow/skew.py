@@ -26,7 +26,7 @@ def share_skewed(
     """The same work for ``tasks`` tasks, hot tables shared where they may be. The same units give the same shares."""
     found: list[Unit] = []
     for unit, count in zip(units, shares([unit.weight for unit in units], tasks, least_bytes), strict=True):
-        is_shared = count > 1 and not unit.is_mixed and unit.slices is not None and may_share(unit.table)
+        is_shared = count > 1 and unit.slices is not None and unit.decoder.may_share(may_share)
         found += _shared(unit, count) if is_shared else [unit]
     return found
 

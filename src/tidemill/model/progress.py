@@ -1,7 +1,8 @@
 """How far the tables of a changefeed are, and what lies between two such moments.
 
-Most physical tables move together. Some do not: a DDL of theirs has still to run, or has just run. Only those are
-named, so a changefeed of a hundred thousand tables has a short description all the same.
+Most physical tables move together. Some do not: a DDL of theirs has still to run, or has just run, or they came from
+another processor that was further. Only those are named, so a changefeed of a hundred thousand tables has a short
+description all the same.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,27 +16,41 @@ Window = tuple[Ts, Ts]  # (from_ts, to_ts]: the lower end is not included
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Up to where each physical table is durable: ``base_ts``, but for those that are ``behind``."""
+    """Up to where each physical table is durable: ``base_ts``, but for those with a ts of their ``own``, most of which
+    are behind."""
 
     base_ts: Ts
-    behind: Mapping[int, Ts] = field(default_factory=dict)
+    own: Mapping[int, Ts] = field(default_factory=dict)
 
     def of(self, physical_id: int) -> Ts:
-        return self.behind.get(physical_id, self.base_ts)
+        return self.own.get(physical_id, self.base_ts)
 
     @property
     def lowest_ts(self) -> Ts:
-        return min(self.base_ts, *self.behind.values()) if self.behind else self.base_ts
+        return min(self.base_ts, *self.own.values()) if self.own else self.base_ts
+
+    @property
+    def highest_ts(self) -> Ts:
+        return max(self.base_ts, *self.own.values()) if self.own else self.base_ts
+
+    def having(self, own: Mapping[int, Ts]) -> "Checkpoints":
+        """With these tables where they are."""
+        return Checkpoints(self.base_ts, {i: ts for i, ts in {**self.own, **own}.items() if ts != self.base_ts})
+
+    def without(self, physical_ids: Iterable[int]) -> "Checkpoints":
+        """Of all tables but these, which somebody else has."""
+        gone = frozenset(physical_ids)
+        return Checkpoints(self.base_ts, {i: ts for i, ts in self.own.items() if i not in gone})
 
     def moved(self, extent: "Extent") -> "Checkpoints":
         """When what lies in ``extent``, which begins here, is durable. Raises where one of them would move back."""
-        behind = {i: to_ts for i, (_, to_ts) in extent.own.items() if to_ts < extent.to_ts}
-        for physical_id in self.behind.keys() | behind.keys():
-            if behind.get(physical_id, extent.to_ts) < self.of(physical_id):
+        own = {i: to_ts for i, (_, to_ts) in extent.own.items() if to_ts != extent.to_ts}
+        for physical_id in self.own.keys() | own.keys():
+            if own.get(physical_id, extent.to_ts) < self.of(physical_id):
                 raise InvariantError(f"the checkpoint of table {physical_id} would move back from {self}. Report it.")
         if extent.from_ts != self.base_ts or extent.to_ts < self.base_ts:
             raise InvariantError(f"the checkpoint would move from {extent.from_ts} to {extent.to_ts} at {self}")
-        return Checkpoints(extent.to_ts, behind)
+        return Checkpoints(extent.to_ts, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +67,11 @@ class Extent:
 
     @property
     def lowest_ts(self) -> Ts:
-        return min(self.from_ts, *(low for low, _ in self.own.values())) if self.own else self.from_ts
+        return min((self.from_ts, *(low for low, high in self.own.values() if low < high)))
 
     @property
     def highest_ts(self) -> Ts:
-        return max(self.to_ts, *(high for _, high in self.own.values())) if self.own else self.to_ts
+        return max((self.to_ts, *(high for low, high in self.own.values() if low < high)))
 
     @property
     def is_empty(self) -> bool:
@@ -70,7 +85,7 @@ class Extent:
     def above(self, at: Checkpoints) -> "Extent":
         """Nothing of it that is durable already."""
         own = {number: (max(low, at.of(number)), high) for number, (low, high) in self.own.items()}
-        own |= {number: (max(self.from_ts, ts), self.to_ts) for number, ts in at.behind.items() if number not in own}
+        own |= {number: (max(self.from_ts, ts), self.to_ts) for number, ts in at.own.items() if number not in own}
         return Extent(max(self.from_ts, at.base_ts), self.to_ts, own)
 
     def named(self, names: Mapping[int, Iterable[int]]) -> "Extent":

@@ -1,6 +1,7 @@
 """The sink that keeps nothing: for measuring what comes before it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,30 +39,57 @@ def drop_messages(target: BlackholeTarget, encoded: Iterator[Encoded]) -> Receip
     return Receipt("", 0, 0, rows, size)
 
 
-class BlackholeSink(NoSyncPoints):
+class BlackholeOwner(NoSyncPoints):
     """Counts what went nowhere."""
 
-    def __init__(self, state: Mapping[str, Any] | None = None, messages: Messages | None = None) -> None:
-        self._messages = messages or Messages()
-        self.rows: int = int((state or {}).get("rows", 0))
-        self.bytes: int = int((state or {}).get("bytes", 0))
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        said = state or {}
+        self.rows, self.bytes = int(said.get("rows", 0)), int(said.get("bytes", 0))
+        self._last: dict[str, str] = dict(said.get("last", {}))  # by writer: the batch that was counted last
 
-    def recover(self, at: Checkpoints) -> None:
+    def begin(self) -> None:
+        """Nobody else can do anything here."""
+
+    def fence(self, writers: Collection[str] | None = None) -> None:
+        """Nothing lands anyway."""
+
+    def ddl(self, event: DdlEvent) -> None:
+        """Nothing has a schema here."""
+
+    def take(self, commit: Mapping[str, Any]) -> dict[str, Any]:
+        writer, batch = str(commit["writer"]), str(commit["batch"])
+        if self._last.get(writer) != batch:
+            self.rows, self.bytes = self.rows + int(commit["rows"]), self.bytes + int(commit["bytes"])
+            self._last[writer] = batch
+        return {"rows": self.rows, "bytes": self.bytes, "last": dict(self._last)}
+
+    def publish(self, checkpoint_ts: Ts) -> None:
+        """Nobody reads."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class BlackholeWriter:
+    def __init__(self, name: str = "", messages: Messages | None = None) -> None:
+        self._name = name
+        self._messages = messages or Messages()
+
+    def recover(
+        self,
+        at: Checkpoints,
+        tables: Collection[TableInfo] | None,
+        state: Mapping[str, Any] | None,
+        written_ts: Ts | None,
+    ) -> None:
         """Nothing was kept, so nothing is left over."""
 
     def target(self, table: TableInfo, physical_id: int, window: Window) -> BlackholeTarget:
         return BlackholeTarget(table.full_name, self._messages)
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        self.rows += sum(receipt.rows for receipt in receipts)
-        self.bytes += sum(receipt.bytes for receipt in receipts)
-        return {"rows": self.rows, "bytes": self.bytes}
-
-    def publish(self, checkpoint_ts: Ts) -> None:
-        """Nobody reads."""
-
-    def ddl(self, event: DdlEvent) -> None:
-        """Nothing has a schema here."""
+        rows, size = sum(receipt.rows for receipt in receipts), sum(receipt.bytes for receipt in receipts)
+        return {"writer": self._name, "batch": secrets.token_hex(4), "rows": rows, "bytes": size}
 
     def close(self) -> None:
         """Nothing is open."""

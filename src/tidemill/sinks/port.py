@@ -1,13 +1,18 @@
 """What a sink is to those who feed it. Each kind is a folder beside this file, and a line in ``registry``.
 
-registry.read_sink_uri(uri) ─► SinkOptions ── open ──► Sink ── target, one per unit ──► Target.write ─► Receipt
-                                   │                 (driver)                             (executor)
-                                 traits
+    registry.read_sink_uri(uri) ─► SinkOptions ── open_owner ──► OwnerSink     begin, fence, ddl, take, sync, publish
+                                       │                             ▲ deltas
+                                       └── open_writer, several ─► SinkWriter ── target, one per unit ──► Target.write
+                                                                     ▲─────────── receipts ◄── Receipt ─── (executor)
+
+A sink comes in two halves. A changefeed has one *owner*: it runs DDLs, tells readers how far the downstream is, and
+keeps the sink's state. It has one or more *writers*, each with some of its tables, in the same process or on other
+machines. All of them use one downstream at the same time, and share nothing but that and what is said here.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import tzinfo
+from datetime import UTC, tzinfo
 from enum import Enum
 from typing import Any, Protocol, Self
 
@@ -75,55 +80,102 @@ class SinkOptions(Protocol):
         """Whether the downstream answers, as far as can be told in so many seconds. From any thread; may block as
         long. Sinks that cannot be asked say yes."""
 
-    def open(
+    def open_owner(
         self,
         state: Mapping[str, Any] | None,
         *,
-        start_ts: Ts | None,
-        zone: tzinfo,
-        rescan: Rescan | None,
-        written_ts: Ts | None,
-    ) -> "Sink":
-        """See ``registry.open_sink``. Libraries that only this sink needs are imported here."""
+        start_ts: Ts | None = None,
+        zone: tzinfo = UTC,
+        rescan: Rescan | None = None,
+        is_resumed: bool = False,
+    ) -> "OwnerSink":
+        """``state`` is what the owner's half said last is to be saved; None if that was never so. ``rescan`` reads a
+        table anew where a DDL has changed rows, or brought them back, unseen. ``is_resumed``: the changefeed has run
+        before, and ``start_ts`` is the checkpoint that it saved; otherwise the place must be empty, or end exactly at
+        ``start_ts``. Refuses what does not fit, and changes nothing yet. Libraries that only this sink needs are
+        imported here."""
+
+    def open_writer(self, name: str, *, zone: tzinfo = UTC) -> "SinkWriter":
+        """A writer by a name that no other writer of the changefeed has at the same time, nor had in another process:
+        the first ``recover`` of a writer ends whoever had its name before. Changes nothing yet."""
 
 
-class Sink(Protocol):
-    """Methods may block; they are called one at a time, but for ``close``, which ends what is under way. They
-    raise SinkError. Batches come one after the other, DDLs between them; after a crash the same batch comes again.
+class OwnerSink(Protocol):
+    """The owner's half: what concerns the downstream as a whole. Methods may block; they are called one at a time, but
+    for ``close``, which ends what is under way. They raise SinkError. Writers are at work meanwhile.
 
-    A *generation* reaches from one ``recover`` to the next. Its targets carry it to the executors, where a task may
-    outlive its batch: a sibling of a worker that was killed, or one of a process that is gone. So ``recover`` ends
-    every earlier generation first, also those of other processes, and cleans up when nothing of them can land any more.
+    A *term* reaches from ``begin`` to that of the next owner. A call that raised a ``retryable`` error is made again,
+    on the same object, so what is kept in memory of the downstream must still be true by then."""
 
-    A call that raised a ``retryable`` error is made again, on the same object, once ``recover`` has succeeded (``ddl``
-    and ``publish``: at once), so what is kept in memory of the downstream must still be true by then."""
+    def begin(self) -> None:
+        """Begin a term: what an earlier owner of this changefeed still does (ddl, sync, publish) has no effect from
+        here on; it gets SupersededError. May be called again in the term. Refuses another changefeed's target by
+        name."""
 
-    def recover(self, at: Checkpoints) -> None:
-        """At the start, and when a batch was lost: begin a new generation, then make harmless what unfinished batches
-        left downstream, which is all of a table above where it is ``at``. Targets made before are dead: tasks that
-        have one get SupersededError, or have no effect."""
-
-    def target(self, table: TableInfo, physical_id: int, window: Window) -> Target:
-        """Where the rows of one unit go, in this generation: the changes of a batch in ``window``, which begins at the
-        table's checkpoint. Rows that had to wait for a DDL may be of before; an initial copy's window is empty."""
+    def fence(self, writers: Collection[str] | None = None) -> None:
+        """End every generation of these writers; None: of all writers of this changefeed, also those that nobody
+        remembers. When it returns, nothing that they or their tasks still do has an effect, and ``recover`` raises
+        SupersededError for a writer that had begun. To go on under the same name it has to be opened anew."""
 
     def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
-        """Run it downstream, where all rows up to it are durable, of the tables that it touches. A batch of others may
-        be under way. The same one may come again. Where it brought rows
-        that count once the caller has saved them, as those of ``commit`` do, returns what to save now; else None."""
+        """Run it downstream, where all rows up to it are durable, of the tables that it touches. Nobody writes these
+        meanwhile; others may be written. The same one may come again. Where it brought rows that count once they are
+        saved, returns the whole state, to be saved and published before writers go on with these tables; else None."""
 
-    def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        """The batch counts once the caller has saved what this returns, which is JSON. ``to_ts`` is where most tables
-        are then; a window may have ended before."""
+    def take(self, commit: Mapping[str, Any]) -> dict[str, Any]:
+        """Count what a writer's ``commit`` returned; returns the sink's whole state, which is JSON, to be saved. Pure
+        memory: it never blocks, and may be repeated."""
 
     def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
         """Where above the checkpoint the next sync point is; None: nowhere. Does not block."""
 
     def sync(self, checkpoint_ts: Ts) -> dict[str, Any]:
-        """A sync point: all tables are exactly here, and so are all DDLs. Returns what to save, as ``commit`` does."""
+        """A sync point: all tables are exactly here, and so are all DDLs. Returns the state to save, as ``take``."""
 
     def publish(self, checkpoint_ts: Ts) -> None:
-        """The caller has saved it: tell readers. Again and again the same does no harm."""
+        """All that was taken has been saved: tell readers. Again and again the same does no harm."""
+
+    def close(self) -> None:
+        """Let go of connections, from any thread."""
+
+
+class SinkWriter(Protocol):
+    """The writer's half: one per processor. Methods may block; they are called one at a time, but for ``close``, which
+    ends what is under way. They raise SinkError. A table has at most one writer at a time. Batches come one after the
+    other; after a crash the same changes come again, perhaps in batches that end elsewhere.
+
+    A *generation* of a writer reaches from one ``recover`` to the next. Its targets carry it to the executors, where a
+    task may outlive its batch: a sibling of a worker that was killed, or one of a process that is gone. So ``recover``
+    ends every earlier generation of this writer first, also those of other processes, and cleans up when nothing of
+    them can land any more. Other writers are left alone; the owner ends those that are gone (``fence``).
+
+    A call that raised a ``retryable`` error is made again, on the same object, once ``recover`` has succeeded, so what
+    is kept in memory of the downstream must still be true by then."""
+
+    def recover(
+        self,
+        at: Checkpoints,
+        tables: Collection[TableInfo] | None,
+        state: Mapping[str, Any] | None,
+        written_ts: Ts | None,
+    ) -> None:
+        """Begin a new generation of this writer, then make harmless what unfinished batches of any earlier writer left
+        of ``tables``, which are given as of where they are ``at``: all of them above there. None: of every table; then
+        this is the only writer. Called at the start, when a batch was lost, and when tables are handed to this writer;
+        then ``tables`` are the new ones, and what is known of the others stays true. Targets made before are dead:
+        tasks that have one get SupersededError, or have no effect. The owner has begun before.
+
+        ``state`` is the owner's whole state as it was saved last. Changes of these tables up to ``written_ts`` may have
+        been written by somebody who did not come to commit them; None: none above where they are ``at``."""
+
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> Target:
+        """Where the rows of one unit go, in this generation: the changes of a batch in ``window``, which begins at the
+        table's checkpoint. Rows that had to wait for a DDL may be of before; an initial copy's window is empty."""
+
+    def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        """The batch counts once the owner has taken and saved what this returns, which is JSON and tells of this batch
+        alone. ``to_ts`` is where most tables are then; a window may have ended before. Raises SupersededError where
+        this generation has ended."""
 
     def close(self) -> None:
         """Let go of connections, from any thread."""

@@ -1,14 +1,11 @@
 """Which sink a URI means. The only place that knows all of them."""
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, tzinfo
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tidemill.config.sink_uri import split_uri
-from tidemill.model.ts import Ts
 from tidemill.sinks import files, lake, mysql
-from tidemill.sinks.port import Rescan, Sink, SinkOptions
+from tidemill.sinks.port import SinkOptions
 
 # The first whose schemes include the URI's, and which takes it, reads it. The last one names what is unknown.
 _SINKS: tuple[tuple[Callable[[str], bool], Callable[[str], SinkOptions]], ...] = (
@@ -24,22 +21,6 @@ def read_sink_uri(uri: str, from_file: Mapping[str, str] | None = None) -> SinkO
     split_uri(uri)
     uri = _completed(uri, from_file or {})
     return next(parse for takes, parse in _SINKS if takes(uri))(uri)
-
-
-def open_sink(
-    options: SinkOptions,
-    state: Mapping[str, Any] | None,
-    *,
-    start_ts: Ts | None = None,
-    zone: tzinfo = UTC,
-    rescan: Rescan | None = None,
-    written_ts: Ts | None = None,
-) -> Sink:
-    """Runs on the driver. ``state`` is what the sink's ``commit`` returned last; None for a new changefeed.
-    ``rescan`` reads a table anew where a DDL has changed rows, or brought them back, unseen. ``written_ts`` is the
-    last commit-ts of which an earlier run may have written changes; None if there was none: then the sink's place
-    must be empty, or end exactly at ``start_ts``."""
-    return options.open(state, start_ts=start_ts, zone=zone, rescan=rescan, written_ts=written_ts)
 
 
 def _completed(uri: str, from_file: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ resolved together; each keeps its own interval, so one that is dropped just ends
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from tidemill.flow.schema import Followed, SchemaStore
 from tidemill.flow.sorter import Sorter, SpanSlices
 from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.table import TableInfo
-from tidemill.model.ts import MAX_TS, Ts
+from tidemill.model.ts import Ts
 from tidemill.source.portions import by_table, portions, span_of
 
 FIRST_SPAN = 2  # number 1 is the subscription to the DDL jobs
@@ -79,7 +79,7 @@ class Intake:
         self._by_id: dict[int, _Span] = {}
         self._of_table: dict[int, set[int]] = {}  # spans by physical id, without early ones
         self._readings: dict[int, _Reading] = {}
-        self._next_id = FIRST_SPAN
+        self._numbers = count(FIRST_SPAN)
         self._followed_revision = -1
         self._settled_ts: Ts | None = None  # a checkpoint from which on fewer spans may be wanted
 
@@ -101,11 +101,12 @@ class Intake:
         if reading_id in self._readings:
             self._readings[reading_id].sorter.advance(reading_id, resolved_ts)
 
-    def follow(self, at: Checkpoints) -> None:
-        """Read what the schema store says is followed above the checkpoints, and nothing else."""
+    def follow(self, at: Checkpoints, *, is_reassigned: bool = False) -> None:
+        """Read what the schema store says is followed above the checkpoints, and nothing else. ``is_reassigned``: other
+        tables are captured than before."""
         lowest_ts = at.lowest_ts
         is_settled = self._settled_ts is None or lowest_ts < self._settled_ts
-        if self._followed_revision == self._schema.revision and is_settled:
+        if self._followed_revision == self._schema.revision and is_settled and not is_reassigned:
             return  # the answer is the one of last time, and long if there are many tables
         self._followed_revision = self._schema.revision
         self._settled_ts = self._schema.changed_ts if self._schema.changed_ts > lowest_ts else None
@@ -119,7 +120,11 @@ class Intake:
             begin_ts = followed.begin_ts
             if begin_ts is None or (followed.since_ts < begin_ts and begin_ts >= at.of(followed.physical_id)):
                 self._follow_early(interval, followed)
-        replayed = self._replayed(at)
+        replayed = {
+            (f.physical_id, f.since_ts): f
+            for f in (self._schema.replayed() if self._replays else ())
+            if f.begin_ts is not None and f.begin_ts >= at.of(f.physical_id) and self._is_wanted(f.physical_id, at)
+        }
         for interval, followed in replayed.items():
             self._follow_early(interval, followed)
         for interval in self._spans.keys() - wanted.keys():
@@ -128,6 +133,25 @@ class Intake:
             self._drop(self._early.pop(interval))
         if len(self._readings) > _MOST * self._few:
             self._join_smallest()
+
+    @property
+    def physical_ids(self) -> set[int]:
+        """Of what is read, early changes included."""
+        return {physical_id for physical_id, _ in (*self._spans, *self._early)}
+
+    def readings(self) -> dict[int, tuple[Ts, list[int]]]:
+        """How far each subscription is resolved, and the physical ids that it is for; without early changes."""
+        main = [r for r in self._readings.values() if r.sorter is self._sorter]
+        return {
+            r.id: (self._sorter.resolved_of(r.id), list(r.spans))
+            for r in main
+            if any(not span.is_closed for span in r.spans.values())
+        }
+
+    @property
+    def taken_ts(self) -> Ts:
+        """Batches up to here have been planned or are durable: nothing can be followed from below."""
+        return self._sorter.taken_ts
 
     @property
     def frontier_ts(self) -> Ts:
@@ -180,7 +204,7 @@ class Intake:
 
     def release(self, at: Checkpoints) -> None:
         """Everything up to the checkpoints is durable; early changes due before have gone out with it."""
-        behind = {span: ts for i, ts in at.behind.items() for span in self._of_table.get(i, ())}
+        behind = {span: ts for i, ts in at.own.items() for span in self._of_table.get(i, ())}
         self._sorter.release(Checkpoints(at.base_ts, behind))
         for interval, span in list(self._early.items()):
             begin_ts = span.followed.begin_ts
@@ -192,20 +216,10 @@ class Intake:
 
     # Spans.
 
-    def _replayed(self, at: Checkpoints) -> dict[Interval, Followed]:
-        return {
-            (f.physical_id, f.since_ts): f
-            for f in self._schema.replayed()
-            if self._replays
-            and f.begin_ts is not None
-            and f.begin_ts >= at.of(f.physical_id)
-            and self._is_wanted(f.physical_id, at)
-        }
-
     def _is_wanted(self, physical_id: int, at: Checkpoints) -> bool:
-        """Whether the table is captured at its checkpoint, or in its newest version: a rename may lie between."""
-        tables = [self._schema.table(physical_id, ts) for ts in (at.of(physical_id) + 1, MAX_TS)]
-        known = [table for table in tables if table is not None]  # one that is not captured is not for being dropped
+        """Whether any of the tables that it is of, from its checkpoint on, is captured: a rename may lie between."""
+        known = self._schema.tables_above(physical_id, at.of(physical_id))
+        # One that is not captured is not for being dropped.
         return not known or any(map(self._is_captured, known))
 
     def _follow_main(self, wanted: dict[Interval, Followed], at: Checkpoints) -> None:
@@ -232,16 +246,10 @@ class Intake:
 
     def _open_main(self, followed: dict[int, Followed], since_ts: Ts) -> None:
         """Intervals that begin together, by their physical ids, which ascend."""
-        for ids in self._portions(list(followed), self._few - len(self._readings)):
+        for ids in _portions(self._schema, list(followed), self._few - len(self._readings), self._few):
             for span in self._open(self._sorter, [followed[i] for i in ids], since_ts):
                 self._spans[span.followed.physical_id, span.followed.since_ts] = span
                 self._of_table.setdefault(span.followed.physical_id, set()).add(span.id)
-
-    def _portions(self, ids: Sequence[int], room: int) -> Iterable[Sequence[int]]:
-        if len(ids) <= max(room, 1):
-            return [[i] for i in ids]
-        own = set(ids)
-        return portions(ids, [i for i in self._schema.physical_ids() if i not in own], self._few)
 
     def _follow_early(self, interval: Interval, followed: Followed) -> None:
         if self._early_sorter is None:
@@ -257,10 +265,10 @@ class Intake:
 
     def _open(self, sorter: Sorter, followed: Sequence[Followed], since_ts: Ts) -> Iterable[_Span]:
         """Spans of one reading, by physical id."""
-        reading = _Reading(self._take_id(), sorter, {}, is_shared=len(followed) > 1)
+        reading = _Reading(next(self._numbers), sorter, {}, is_shared=len(followed) > 1)
         for one in followed:
             # A span that is read alone has the number of its reading.
-            span = _Span(self._take_id() if reading.is_shared else reading.id, one, reading)
+            span = _Span(next(self._numbers) if reading.is_shared else reading.id, one, reading)
             reading.spans[one.physical_id] = self._by_id[span.id] = span
         sorter.open_spans(reading.id, [span.id for span in reading.spans.values()], since_ts)
         self._read(reading, since_ts)
@@ -269,10 +277,6 @@ class Intake:
     def _read(self, reading: _Reading, since_ts: Ts) -> None:
         self._readings[reading.id] = reading
         self._puller.subscribe(reading.id, span_of(list(reading.spans)), since_ts)
-
-    def _take_id(self) -> int:
-        self._next_id += 1
-        return self._next_id - 1
 
     def _drop(self, span: _Span) -> None:
         reading, physical_id = span.reading, span.followed.physical_id
@@ -293,8 +297,8 @@ class Intake:
         readings.sort(key=lambda reading: len(reading.spans))
         before = readings[: (_MOST - 1) * self._few]
         spans = {i: s for reading in before for i, s in reading.spans.items() if not s.is_closed}
-        for ids in self._portions(sorted(spans), 0):
-            reading = _Reading(self._take_id(), self._sorter, {i: spans[i] for i in ids}, is_shared=True)
+        for ids in _portions(self._schema, sorted(spans), 0, self._few):
+            reading = _Reading(next(self._numbers), self._sorter, {i: spans[i] for i in ids}, is_shared=True)
             since_ts = self._sorter.join_spans(reading.id, [spans[i].id for i in ids])
             for i in ids:
                 del spans[i].reading.spans[i]
@@ -324,6 +328,14 @@ class Intake:
             for slices in self._early_sorter.plan(Extent(Ts(0), begin_ts), again=True)
             if slices.span_id in spans
         ]
+
+
+def _portions(schema: SchemaStore, ids: Sequence[int], room: int, few: int) -> Iterable[Sequence[int]]:
+    """What is read together of ``ids``: one by one as long as there is ``room``."""
+    if len(ids) <= max(room, 1):
+        return [[i] for i in ids]
+    own = set(ids)
+    return portions(ids, [i for i in schema.physical_ids() if i not in own], few)
 
 
 def _begins(span: _Span, at: Checkpoints) -> bool:

@@ -32,6 +32,11 @@ DEFAULT_MASTER: Final = "local[2]"
 FLIGHT: Final = "spark.tidemill.flight.enabled"  # serve segments by Arrow Flight also where workers may see the files
 FLIGHT_PORT: Final = "spark.tidemill.flight.port"
 
+# A JVM takes a sixty-fourth of the machine's memory for its heap to begin with, and lets new objects fill a third of it
+# before it looks for those that are still needed: hundreds of megabytes for one that needs fifty.
+_SMALL_JVM: Final = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Xms64m -Xmn24m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
+)
 _ONCE = (
     "a task that Spark runs again by itself would write beside its first attempt. Tidemill takes the batch back and "
     "begins it again instead"
@@ -143,7 +148,7 @@ def _near() -> dict[str, str]:
 
 
 def _far(master: str) -> dict[str, str]:
-    settings = {"spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"}
+    settings = {"spark.executor.extraJavaOptions": _SMALL_JVM}
     if not master.startswith("spark://"):
         # Where each executor is confined to what it asks for: its Python workers are none of the JVM's memory.
         settings["spark.executor.memoryOverhead"] = "2g"
@@ -156,7 +161,7 @@ def _far(master: str) -> dict[str, str]:
 
 def _java() -> str:
     log_settings = files("tidemill.spark") / "log4j2.properties"
-    return f"-Dlog4j2.configurationFile=file:{log_settings} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
+    return f"-Dlog4j2.configurationFile=file:{log_settings} {_SMALL_JVM}"
 
 
 def _python(master: str, found: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pyarrow as pa
 
-from tidemill.model.change import RAW_CHANGE_SCHEMA
+from tidemill.model.change import are_changes
 from tidemill.model.ts import Ts
 
 Change = tuple[bytes, int, int, int, bytes, bytes]  # key, commit_ts, start_ts, op, value, old_value
@@ -32,7 +32,7 @@ class RecordingReceiver:
         if not self.gate.is_set():
             self.is_waiting.set()
         await self.gate.wait()
-        if changes.schema != RAW_CHANGE_SCHEMA:
+        if not are_changes(changes.schema):
             self.broken_promises.append(f"a batch of another schema: {changes.schema}")
         for row in changes.to_pylist():
             change = (row["key"], row["commit_ts"], row["start_ts"], row["op"], row["value"], row["old_value"])

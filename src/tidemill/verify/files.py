@@ -11,6 +11,7 @@ import binascii
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from tidemill.errors import SinkError, UsageError
-from tidemill.flow.encoder import BinaryEncoding, MessageProtocol
+from tidemill.flow.encoder import BinaryEncoding, Csv
 from tidemill.flow.mounter.defaults import fill_of
 from tidemill.model.ddl import ActionType
 from tidemill.model.row import arrow_type
@@ -93,8 +94,7 @@ class FileSource:
             )
 
     def _check_still(self, files: Files) -> None:
-        is_csv = self.config.protocol is MessageProtocol.CSV
-        if is_csv and not has_commit_ts(self.config) and checkpoint_of(files) != self.ts:
+        if isinstance(self.config.protocol, Csv) and not has_commit_ts(self.config) and checkpoint_of(files) != self.ts:
             raise SinkError(
                 f"{files.root} was written to while it was read, and its records carry no commit-ts that would tell "
                 "which came later. Stop the changefeed for the check, or write with include-commit-ts=true."
@@ -106,8 +106,7 @@ def files_of(config: SinkConfig) -> Files:
 
 
 def has_commit_ts(config: SinkConfig) -> bool:
-    is_csv = config.protocol is MessageProtocol.CSV
-    return config.csv.include_commit_ts if is_csv else config.canal_json.enable_tidb_extension
+    return config.protocol is not None and config.protocol.has_commit_ts
 
 
 def checkpoint_of(files: Files) -> int | None:
@@ -136,7 +135,7 @@ class FileSide:
 
     def at(self, ts: Ts) -> Ts:
         """``ts``, if the files can tell what was there then."""
-        if ts < self.checkpoint_ts and self._config.protocol is MessageProtocol.CSV and not has_commit_ts(self._config):
+        if ts < self.checkpoint_ts and isinstance(self._config.protocol, Csv) and not has_commit_ts(self._config):
             raise UsageError(
                 "these records carry no commit-ts, so they can be checked at their checkpoint only. Leave --at out, or "
                 "write with include-commit-ts=true."
@@ -195,14 +194,13 @@ class FileSide:
 
     def _check_readable(self) -> None:
         config = self._config
-        is_csv = config.protocol is MessageProtocol.CSV
-        terminator = config.csv.terminator if is_csv else config.canal_json.terminator
+        csv = config.protocol if isinstance(config.protocol, Csv) else None
         reason = ""
         if config.output_raw_change_event:
             reason = "output-raw-change-event=true leaves the old key of an update untold"
-        elif terminator not in (b"\r\n", b"\n"):
+        elif config.terminator not in (b"\r\n", b"\n"):
             reason = "messages that do not end with a line cannot be told apart here"
-        elif is_csv and (not config.csv.quote or len(config.csv.delimiter) != 1):
+        elif csv and (not csv.quote or len(csv.delimiter) != 1):
             reason = "records without quotes, or with a delimiter of several characters, cannot be read here"
         if reason:
             raise UsageError(
@@ -240,12 +238,12 @@ class _Reader:
         for path in sorted(_data_files(files, folder)):
             content = files.read(path)
             if content:
-                is_csv = self._config.protocol is MessageProtocol.CSV
-                texts, ops, stamps = self._csv(content, version) if is_csv else self._canal(content, version)
+                csv = self._config.protocol
+                read = partial(self._csv, csv) if isinstance(csv, Csv) else self._canal
+                texts, ops, stamps = read(content, version)
                 yield self._typed(texts, ops, stamps)
 
-    def _csv(self, content: bytes, version: Version) -> tuple[Mapping[str, pa.Array], pa.Array, pa.Array]:
-        options = self._config.csv
+    def _csv(self, options: Csv, content: bytes, version: Version) -> tuple[Mapping[str, pa.Array], pa.Array, pa.Array]:
         columns = [name for name, _ in version.columns]
         extra = ["\0op", "\0table", "\0schema"]
         extra += ["\0ts"] if options.include_commit_ts else []
@@ -285,7 +283,7 @@ class _Reader:
             pajson.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"),
         )
         data = _one(pc.list_flatten(table["data"]))
-        if self._config.canal_json.enable_tidb_extension:
+        if has_commit_ts(self._config):
             stamps = pc.struct_field(_one(table["_tidb"]), "commitTs")
         else:  # the millisecond of the commit
             stamps = pc.shift_left(_one(table["es"]), pa.scalar(18, pa.int64()))
@@ -328,7 +326,7 @@ def _fill(column: ColumnInfo, rows: int, zone: str) -> pa.Array:
 
 
 def _from_text(column: ColumnInfo, texts: pa.Array, config: SinkConfig) -> pa.Array:
-    kind, is_csv = arrow_type(column), config.protocol is MessageProtocol.CSV
+    kind, is_csv = arrow_type(column), isinstance(config.protocol, Csv)
     if kind == pa.binary():
         return pa.array([None if text is None else _bytes(text, config) for text in texts.to_pylist()], kind)
     if is_csv and column.type in (ColumnType.ENUM, ColumnType.SET):
@@ -341,9 +339,9 @@ def _from_text(column: ColumnInfo, texts: pa.Array, config: SinkConfig) -> pa.Ar
 
 
 def _bytes(text: str, config: SinkConfig) -> bytes:
-    if config.protocol is not MessageProtocol.CSV:
+    if not isinstance(config.protocol, Csv):
         return text.encode("latin-1")
-    is_hex = config.csv.binary_encoding is BinaryEncoding.HEX
+    is_hex = config.protocol.binary_encoding is BinaryEncoding.HEX
     return bytes.fromhex(text) if is_hex else binascii.a2b_base64(text)
 
 

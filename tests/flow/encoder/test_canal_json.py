@@ -5,6 +5,7 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -24,14 +25,15 @@ from tests.flow.encoder.samples import (
     table_of,
 )
 from tidemill.errors import InvariantError, SinkError
-from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions
+from tidemill.flow.encoder import CanalJson
+from tidemill.flow.encoder.port import Message
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnFlag, ColumnInfo, ColumnType, IndexColumn, IndexInfo
 from tidemill.model.ts import Ts
 from tidemill.tidb.mysql_type import full_mysql_type, mysql_type
 
-EXTENDED = CanalJsonOptions(enable_tidb_extension=True)
+EXTENDED = CanalJson(enable_tidb_extension=True)
 HEAD = '{"id":0,"database":"shop","table":"item","pkNames":["id"],"isDdl":false,"type":"%s","es":1700000000000,'
 TYPES = (
     '"ts":1700000000123,"sql":"","sqlType":{"id":-5,"sku":12,"qty":4,"tag":2004,"kind":4,"note":2005},'
@@ -41,11 +43,11 @@ OLD = '{"id":"7","sku":"A-1","qty":null,"tag":"\\u0000aÿ","kind":"2","note":"h�
 NEW = OLD.replace("null", '"5"')
 
 
-def encode(options: CanalJsonOptions, rows: RowBatch) -> list[str]:
-    return [m.decode() for m in CanalJsonEncoder(options, BUILT_MS).encode(rows).messages()]
+def encode(protocol: CanalJson, rows: RowBatch, terminator: bytes = b"\r\n") -> list[str]:
+    return [m.decode() for m in protocol.encoder(BUILT_MS, terminator).encode(rows).messages()]
 
 
-def only(options: CanalJsonOptions, rows: RowBatch) -> Any:
+def only(options: CanalJson, rows: RowBatch) -> Any:
     (message,) = encode(options, rows)
     return json.loads(message)
 
@@ -72,19 +74,19 @@ def only(options: CanalJsonOptions, rows: RowBatch) -> Any:
             id="a deleted row is in data",
         ),
         pytest.param(
-            CanalJsonOptions(terminator=b"\n"),
+            CanalJson(),
             (FIRST, SECOND),
-            HEAD % "UPDATE" + TYPES + f'"old":[{OLD}],"data":[{NEW}]}}\n',
+            HEAD % "UPDATE" + TYPES + f'"old":[{OLD}],"data":[{NEW}]}}\r\n',
             id="without the extension",
         ),
         pytest.param(
-            CanalJsonOptions(only_output_updated_columns=True),
+            CanalJson(only_output_updated_columns=True),
             (FIRST, SECOND),
             HEAD % "UPDATE" + TYPES + f'"old":[{{"qty":null}}],"data":[{NEW}]}}\r\n',
             id="only updated columns",
         ),
         pytest.param(
-            CanalJsonOptions(only_output_updated_columns=True),
+            CanalJson(only_output_updated_columns=True),
             (FIRST, {**SECOND, "note": None, "sku": "A-2"}),
             HEAD % "UPDATE"
             + TYPES
@@ -94,13 +96,13 @@ def only(options: CanalJsonOptions, rows: RowBatch) -> Any:
             id="several updated columns, one to null",
         ),
         pytest.param(
-            CanalJsonOptions(only_output_updated_columns=True),
+            CanalJson(only_output_updated_columns=True),
             (FIRST, FIRST),
             HEAD % "UPDATE" + TYPES + f'"old":[{{}}],"data":[{OLD}]}}\r\n',
             id="no updated column",
         ),
         pytest.param(
-            CanalJsonOptions(delete_only_output_handle_key_columns=True),
+            CanalJson(delete_only_output_handle_key_columns=True),
             (SECOND, None),
             HEAD % "DELETE"
             + '"ts":1700000000123,"sql":"","sqlType":{"id":-5},"mysqlType":{"id":"bigint"},"old":null,'
@@ -109,12 +111,20 @@ def only(options: CanalJsonOptions, rows: RowBatch) -> Any:
         ),
     ],
 )
-def test_messages(options: CanalJsonOptions, change: Any, expected: str) -> None:
+def test_messages(options: CanalJson, change: Any, expected: str) -> None:
     assert encode(options, rows_of(ITEM, change)) == [expected]
 
 
+def test_messages_of_a_queue_have_no_terminator_and_no_key() -> None:
+    rows = rows_of(ITEM, (None, FIRST), (FIRST, SECOND))
+    encoded = EXTENDED.encoder(BUILT_MS).encode(rows, np.array([2, 0], np.int32))
+    assert [m.decode() + "\n" for m in encoded.messages()] == encode(EXTENDED, rows, b"\n")
+    assert encoded.partitions is not None
+    assert (encoded.message_keys(), encoded.partitions.tolist()) == (None, [2, 0])
+
+
 def test_messages_of_a_batch_stand_in_order_and_carry_their_commit_ts() -> None:
-    encoded = CanalJsonEncoder(EXTENDED, BUILT_MS).encode(
+    encoded = EXTENDED.encoder(BUILT_MS).encode(
         rows_of(ITEM, (None, FIRST), (FIRST, SECOND), (SECOND, None), (None, SECOND), ts=[10, 10, 11, 12])
     )
     messages = [json.loads(m) for m in encoded.messages()]
@@ -125,14 +135,14 @@ def test_messages_of_a_batch_stand_in_order_and_carry_their_commit_ts() -> None:
 
 
 def test_an_empty_batch_has_no_messages() -> None:
-    encoded = CanalJsonEncoder(EXTENDED, BUILT_MS).encode(rows_of(ITEM))
+    encoded = EXTENDED.encoder(BUILT_MS).encode(rows_of(ITEM))
     assert len(encoded) == 0
     assert encoded.payload.size == 0
 
 
 def test_one_encoder_serves_one_table_after_the_other() -> None:
     other = table_of(column("a", ColumnType.LONG), name="other")
-    encoder = CanalJsonEncoder(EXTENDED, BUILT_MS)
+    encoder = EXTENDED.encoder(BUILT_MS)
     tables = [json.loads(encoder.encode(rows).messages()[0])["table"] for rows in _alternate(other)]
     assert tables == ["item", "other", "item"]
 
@@ -157,16 +167,14 @@ def test_images_that_do_not_fit_the_changes_are_a_bug() -> None:
         encode(EXTENDED, broken)
 
 
-def test_an_encoder_travels_to_executors() -> None:
-    encoder = pickle.loads(pickle.dumps(CanalJsonEncoder(EXTENDED, BUILT_MS)))
-    rows = rows_of(ITEM, (None, FIRST))
-    assert [m.decode() for m in encoder.encode(rows).messages()] == encode(EXTENDED, rows)
+def test_the_protocol_travels_to_executors() -> None:
+    assert pickle.loads(pickle.dumps(EXTENDED)) == EXTENDED
 
 
 def test_deletes_by_key_need_a_key() -> None:
     table = table_of(column("a", ColumnType.LONG), name="heap")
     with pytest.raises(SinkError, match=r"shop\.heap .* no handle key\. Give the table a primary key"):
-        encode(CanalJsonOptions(delete_only_output_handle_key_columns=True), rows_of(table, ({"a": 1}, None)))
+        encode(CanalJson(delete_only_output_handle_key_columns=True), rows_of(table, ({"a": 1}, None)))
 
 
 # sqlType and mysqlType
@@ -246,7 +254,7 @@ def test_type_words(info: ColumnInfo, word: str, full: str) -> None:
 
 
 def test_content_compatible_writes_full_types_and_only_updated_columns() -> None:
-    message = only(CanalJsonOptions(content_compatible=True), rows_of(ITEM, (FIRST, SECOND)))
+    message = only(CanalJson(content_compatible=True), rows_of(ITEM, (FIRST, SECOND)))
     assert message["mysqlType"] == {
         "id": "bigint(20)",
         "sku": "varchar(16)",
@@ -381,7 +389,7 @@ def test_floats_have_the_digits_of_their_own_width() -> None:
 
 def test_names_are_escaped_like_values() -> None:
     table = table_of(column('q"<数据', ColumnType.LONG, KEY), schema="a&b", name="we`ird\\name")
-    (message,) = encode(CanalJsonOptions(), rows_of(table, (None, {'q"<数据': 1})))
+    (message,) = encode(CanalJson(), rows_of(table, (None, {'q"<数据': 1})))
     assert message.startswith(
         '{"id":0,"database":"a\\u0026b","table":"we`ird\\\\name","pkNames":["q\\"\\u003c数据"],"isDdl":false'
     )
@@ -394,7 +402,7 @@ def test_names_of_the_primary_key_are_in_the_order_of_the_tables_columns() -> No
     columns = [column(name, ColumnType.LONG, KEY if name != "v" else 0) for name in ("a", "v", "b")]
     table = replace(table_of(*columns, pk_is_handle=False), indexes=(primary,), is_common_handle=True)
     for change in ((None, {"a": 1, "v": 2, "b": 3}), ({"a": 1, "v": 2, "b": 3}, None)):
-        (message,) = encode(CanalJsonOptions(), rows_of(table, change))
+        (message,) = encode(CanalJson(), rows_of(table, change))
         assert '"pkNames":["a","b"],' in message
 
 
@@ -406,22 +414,23 @@ def ddl(action: int = ActionType.ADD_COLUMN, query: str = "ALTER TABLE item ADD 
 
 
 def test_a_ddl_message() -> None:
-    message = CanalJsonEncoder(EXTENDED, BUILT_MS).encode_ddl(ddl())
-    assert message == (
+    assert EXTENDED.ddl(ddl(), BUILT_MS) == Message(
         b'{"id":0,"database":"shop","table":"item","pkNames":null,"isDdl":true,"type":"ALTER","es":1700000000000,'
         b'"ts":1700000000123,"sql":"ALTER TABLE item ADD COLUMN c INT","sqlType":null,"mysqlType":null,"data":null,'
-        b'"old":null,"_tidb":{"commitTs":445644800000000005}}\r\n'
+        b'"old":null,"_tidb":{"commitTs":445644800000000005}}',
+        Ts(COMMIT_TS),
+        partition=0,
     )
 
 
 def test_a_watermark_message() -> None:
-    message = CanalJsonEncoder(EXTENDED, BUILT_MS).encode_watermark(Ts(COMMIT_TS))
-    assert message == (
+    assert EXTENDED.resolved(Ts(COMMIT_TS), BUILT_MS) == Message(
         b'{"id":0,"database":"","table":"","pkNames":null,"isDdl":false,"type":"TIDB_WATERMARK","es":1700000000000,'
         b'"ts":1700000000123,"sql":"","sqlType":null,"mysqlType":null,"data":null,"old":null,'
-        b'"_tidb":{"watermarkTs":445644800000000005}}\r\n'
+        b'"_tidb":{"watermarkTs":445644800000000005}}',
+        Ts(COMMIT_TS),
     )
-    assert CanalJsonEncoder(CanalJsonOptions(), BUILT_MS).encode_watermark(Ts(COMMIT_TS)) is None
+    assert CanalJson().resolved(Ts(COMMIT_TS), BUILT_MS) is None
 
 
 @pytest.mark.parametrize(
@@ -443,11 +452,11 @@ def test_a_watermark_message() -> None:
     ],
 )
 def test_ddl_words(action: int, word: str) -> None:
-    assert json.loads(CanalJsonEncoder(EXTENDED, BUILT_MS).encode_ddl(ddl(action)))["type"] == word
+    assert json.loads(EXTENDED.ddl(ddl(action), BUILT_MS).value)["type"] == word
 
 
 def test_queries_are_escaped() -> None:
     query = "create view v as select '\b\f<\u2028' from t where a > 1 and b & 2"
-    message = CanalJsonEncoder(EXTENDED, BUILT_MS).encode_ddl(ddl(ActionType.CREATE_VIEW, query))
+    message = EXTENDED.ddl(ddl(ActionType.CREATE_VIEW, query), BUILT_MS).value
     assert b"'\\u0008\\u000c\\u003c\\u2028' from t where a \\u003e 1 and b \\u0026 2" in message
     assert json.loads(message)["sql"] == query

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import FIRST, ITEM, SECOND, UNSIGNED, column, rows_of, table_of
 from tidemill.errors import CorruptDataError
-from tidemill.flow.encoder import BinaryEncoding, CsvEncoder, CsvOptions
+from tidemill.flow.encoder import BinaryEncoding, Csv
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType
 
-WITH_TS = CsvOptions(include_commit_ts=True)
+WITH_TS = Csv(include_commit_ts=True)
 
 
-def encode(options: CsvOptions, rows: RowBatch) -> list[str]:
-    return [m.decode() for m in CsvEncoder(options).encode(rows).messages()]
+def encode(protocol: Csv, rows: RowBatch, terminator: bytes = b"\r\n") -> list[str]:
+    return [m.decode() for m in protocol.encoder(0, terminator).encode(rows).messages()]
 
 
 @pytest.mark.parametrize(
@@ -45,61 +45,66 @@ def encode(options: CsvOptions, rows: RowBatch) -> list[str]:
             id="a delete holds the old row",
         ),
         pytest.param(
-            CsvOptions(),
+            Csv(),
             (None, FIRST),
             '"I","item","shop",7,"A-1",\\N,"AGH/","b","héllo"\r\n',
             id="without commit-ts",
         ),
         pytest.param(
-            CsvOptions(include_commit_ts=True, output_old_value=True, terminator=b"\n"),
+            Csv(include_commit_ts=True, output_old_value=True),
             (FIRST, SECOND),
-            '"D","item","shop",445644800000000005,true,7,"A-1",\\N,"AGH/","b","héllo"\n'
-            '"I","item","shop",445644800000000005,true,7,"A-1",5,"AGH/","b","héllo"\n',
+            '"D","item","shop",445644800000000005,true,7,"A-1",\\N,"AGH/","b","héllo"\r\n'
+            '"I","item","shop",445644800000000005,true,7,"A-1",5,"AGH/","b","héllo"\r\n',
             id="an update with its old value is two records",
         ),
         pytest.param(
-            CsvOptions(output_old_value=True),
+            Csv(output_old_value=True),
             (None, FIRST),
             '"I","item","shop",false,7,"A-1",\\N,"AGH/","b","héllo"\r\n',
             id="an insert among such updates",
         ),
         pytest.param(
-            CsvOptions(binary_encoding=BinaryEncoding.HEX, delimiter="|+|", quote="'", null="NULL"),
+            Csv(binary_encoding=BinaryEncoding.HEX, delimiter="|+|", quote="'", null="NULL"),
             (None, {**FIRST, "note": "it's"}),
             "'I'|+|'item'|+|'shop'|+|7|+|'A-1'|+|NULL|+|'0061ff'|+|'b'|+|'it''s'\r\n",
             id="other marks",
         ),
         pytest.param(
-            CsvOptions(quote=""),
+            Csv(quote=""),
             (None, {**FIRST, "note": 'a,b\\c\r\n"'}),
             'I,item,shop,7,A-1,\\N,AGH/,b,a\\,b\\\\c\\r\\n"\r\n',
             id="no quotes: backslashes",
         ),
         pytest.param(
-            CsvOptions(quote="", delimiter="ab"),
+            Csv(quote="", delimiter="ab"),
             (None, {**FIRST, "note": "aababa"}),
             "IabitemabshopabA".replace("abA", "ab7abA-1ab\\NabAGH/abbaba\\a\\b\\a\\ba\r\n"),
             id="every character of a long delimiter gets a backslash",
         ),
     ],
 )
-def test_records(options: CsvOptions, change: Any, expected: str) -> None:
+def test_records(options: Csv, change: Any, expected: str) -> None:
     assert encode(options, rows_of(ITEM, change)) == [expected]
+
+
+def test_every_record_of_an_update_ends_with_the_terminator() -> None:
+    (message,) = encode(Csv(output_old_value=True), rows_of(ITEM, (FIRST, SECOND)), b"|\n")
+    assert [record[:4] for record in message.split("|\n")] == ['"D",', '"I",', ""]
 
 
 def test_null_the_empty_string_and_the_text_of_null_differ() -> None:
     table = table_of(column("t", ColumnType.VARCHAR))
-    records = encode(CsvOptions(), rows_of(table, *[(None, {"t": t}) for t in (None, "", "\\N")]))
+    records = encode(Csv(), rows_of(table, *[(None, {"t": t}) for t in (None, "", "\\N")]))
     assert [r.split(",")[3].strip() for r in records] == ["\\N", '""', '"\\N"']
 
 
 def test_the_header_names_all_that_a_record_holds() -> None:
-    options = CsvOptions(output_field_header=True, include_commit_ts=True, output_old_value=True)
-    assert options.header(ITEM) == (
+    options = Csv(output_field_header=True, include_commit_ts=True, output_old_value=True)
+    assert options.header(ITEM, b"\n") == (
         b"ticdc-meta$operation,ticdc-meta$table,ticdc-meta$schema,ticdc-meta$commit-ts,ticdc-meta$is-update,"
-        b"id,sku,qty,tag,kind,note\r\n"
+        b"id,sku,qty,tag,kind,note\n"
     )
-    assert CsvOptions().header(ITEM) == b""
+    assert Csv().header(ITEM, b"\n") == b""
 
 
 @pytest.mark.parametrize(
@@ -121,7 +126,7 @@ def test_the_header_names_all_that_a_record_holds() -> None:
 )
 def test_floats_take_an_exponent_outside_a_small_range(value: float, text: str) -> None:
     table = table_of(column("d", ColumnType.DOUBLE))
-    assert encode(CsvOptions(), rows_of(table, (None, {"d": value}))) == [f'"I","item","shop",{text}\r\n']
+    assert encode(Csv(), rows_of(table, (None, {"d": value}))) == [f'"I","item","shop",{text}\r\n']
 
 
 def test_enum_and_set_are_written_by_name() -> None:
@@ -129,7 +134,7 @@ def test_enum_and_set_are_written_by_name() -> None:
         column("e", ColumnType.ENUM, elems=("a", 'b"')), column("s", ColumnType.SET, elems=("x", "y", "z"))
     )
     rows = rows_of(table, *[(None, {"e": e, "s": s}) for e, s in [(1, 0), (2, 5), (0, 7), (None, None), (1, 2)]])
-    records = [record.split(",", 3)[3].strip() for record in encode(CsvOptions(), rows)]
+    records = [record.split(",", 3)[3].strip() for record in encode(Csv(), rows)]
     assert records == ['"a",""', '"b""","x,z"', '"","x,y,z"', "\\N,\\N", '"a","y"']
 
 
@@ -139,14 +144,11 @@ def test_a_value_beyond_the_elements_stops_the_flow(value: Any) -> None:
     with pytest.raises(
         CorruptDataError, match=r"column '[es]' of table shop\.item holds a value beyond its 2 elements"
     ):
-        encode(CsvOptions(), rows_of(table, (None, value)))
+        encode(Csv(), rows_of(table, (None, value)))
 
 
-def test_an_encoder_travels_to_executors() -> None:
-    rows = rows_of(ITEM, (None, FIRST))
-    assert pickle.loads(pickle.dumps(CsvEncoder(WITH_TS))).encode(rows).messages() == [
-        m.encode() for m in encode(WITH_TS, rows)
-    ]
+def test_the_protocol_travels_to_executors() -> None:
+    assert pickle.loads(pickle.dumps(WITH_TS)) == WITH_TS
 
 
 ALL = table_of(
@@ -170,7 +172,7 @@ _rows = st.fixed_dictionaries(
 @settings(deadline=None)  # the first call may compile
 @given(st.lists(_rows, min_size=1, max_size=6))
 def test_a_csv_reader_gets_every_value_back(rows: list[dict[str, Any]]) -> None:
-    text = "".join(encode(CsvOptions(), rows_of(ALL, *[(None, row) for row in rows])))
+    text = "".join(encode(Csv(), rows_of(ALL, *[(None, row) for row in rows])))
     found = list(csv.reader(io.StringIO(text, newline="")))
     assert [
         {"u": int(u), "t": t, "b": base64.b64decode(b), "d": float(d), "j": j} for _, _, _, u, t, b, d, j in found
@@ -182,7 +184,7 @@ def test_a_csv_reader_gets_every_value_back(rows: list[dict[str, Any]]) -> None:
 def test_hex_and_base64_of_any_bytes(values: list[bytes]) -> None:
     table = table_of(column("b", ColumnType.BLOB, charset="binary"))
     rows = rows_of(table, *[(None, {"b": value}) for value in values])
-    in_hex = encode(CsvOptions(binary_encoding=BinaryEncoding.HEX, quote=""), rows)
-    in_base64 = encode(CsvOptions(quote=""), rows)
+    in_hex = encode(Csv(binary_encoding=BinaryEncoding.HEX, quote=""), rows)
+    in_base64 = encode(Csv(quote=""), rows)
     assert [r.strip().split(",")[3] for r in in_hex] == [value.hex() for value in values]
     assert [r.strip().split(",")[3] for r in in_base64] == [base64.b64encode(value).decode() for value in values]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tidemill.flow.sorter import Sorter, read_slices
-from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
+from tidemill.model.change import FULL_CHANGE_SCHEMA, RAW_CHANGE_SCHEMA, Op
 from tidemill.model.progress import Extent
 from tidemill.model.ts import Ts
 
@@ -28,6 +28,15 @@ def batch(changes: Iterable[Change]) -> pa.RecordBatch:
         [pa.array(column, field.type) for column, field in zip(columns, RAW_CHANGE_SCHEMA, strict=True)],
         schema=RAW_CHANGE_SCHEMA,
     )
+
+
+def full_batch(changes: Iterable[Change]) -> pa.RecordBatch:
+    """The same with expiry and source, which follow from the commit-ts too."""
+    plain = batch(changes)
+    stamps = plain.column("commit_ts").to_numpy()
+    more = {"expire_seconds": pa.array(stamps * 3), "txn_source": pa.array(stamps % 5)}
+    columns = [more[name] if name in more else plain.column(name) for name in FULL_CHANGE_SCHEMA.names]
+    return pa.RecordBatch.from_arrays(columns, schema=FULL_CHANGE_SCHEMA)
 
 
 def rows(batches: Iterable[pa.RecordBatch]) -> list[Change]:

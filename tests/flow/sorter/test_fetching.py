@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.flow.sorter.sorter_changes import Change, batch, change, in_order, rows
+from tests.flow.sorter.sorter_changes import Change, batch, change, full_batch, in_order, rows
 from tidemill.certificates import SelfSigned, self_signed
 from tidemill.errors import EngineError, SegmentCorruptError
 from tidemill.flow.sorter import (
@@ -93,6 +93,15 @@ def within(changes: list[Change], low: int, high: int, keys: KeyRange | None) ->
 def test_rows_of_one_segment(capture: Capture, low: int, high: int, keys: KeyRange | None) -> None:
     capture.write(MANY)
     assert capture.read(low, high, keys) == in_order(within(MANY, low, high, keys))
+
+
+@pytest.mark.parametrize("keys", [None, KEYS], ids=repr)
+def test_expiry_and_source_travel_along(capture: Capture, keys: KeyRange | None) -> None:
+    segment = write_segment(capture.folder / "full.arrow", [(0, [full_batch(MANY)])])
+    capture.segments.append(segment)
+    capture.shelf.put(segment)
+    found = pa.Table.from_batches(read_slices(capture.plan(0, 5000, keys), supply=capture.supply))
+    assert found.to_pylist() == full_batch(in_order(within(MANY, 0, 5000, keys))).to_pylist()
 
 
 @pytest.mark.parametrize("keys", [None, KEYS], ids=repr)
@@ -226,7 +235,7 @@ def test_a_segment_that_is_damaged_on_the_captures_disk(capture: Capture) -> Non
     content = bytearray(path.read_bytes())
     content[segment.layout.data[1] + 5000] ^= 1
     path.write_bytes(content)
-    with pytest.raises(SegmentCorruptError, match=r"CRC-32.*start again"):
+    with pytest.raises(SegmentCorruptError, match=r"have the checksum.*start again"):
         next(read_portions(plan, supply=capture.supply))
 
 

@@ -1,5 +1,6 @@
 """A segment's file: what is read of it is what was written, or an error that names it."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -7,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.flow.sorter.sorter_changes import Change, batch, change, in_order, rows
+from tests.flow.sorter.sorter_changes import Change, batch, change, full_batch, in_order, rows
 from tidemill.errors import SegmentCorruptError
 from tidemill.flow.sorter.segment import BLOCK_BYTES, Segment, write_segment
 from tidemill.flow.sorter.slices import SpanSlices, read_slices
 from tidemill.flow.sorter.sorter import FRAME_BYTES
+from tidemill.model.change import FULL_CHANGE_SCHEMA, without_rare
 
 MANY = [change(1 + ts // 3, b"%05d" % ts) for ts in range(4000)]
 
@@ -27,9 +29,37 @@ def test_a_segment_is_an_arrow_file_that_anyone_can_open(tmp_path: Path) -> None
         assert rows([reader.read_all().combine_chunks().to_batches()[0]]) == in_order(MANY)
 
 
+@pytest.mark.parametrize("plain", [0, 1300])
+def test_a_segment_keeps_expiry_and_source(tmp_path: Path, plain: int) -> None:
+    parts = [full_batch(MANY[2000:]), full_batch(MANY[plain:2000]), *([batch(MANY[:plain])] if plain else [])]
+    segment = write_segment(tmp_path / "s.arrow", [(1, parts)])
+    with pa.ipc.open_file(segment.layout.path) as reader:
+        assert reader.schema.names == FULL_CHANGE_SCHEMA.names
+        whole = reader.read_all()
+    found = pa.Table.from_batches(read_slices(slices_of(segment, 0, 5000), batch_rows=700))
+    assert found.schema == FULL_CHANGE_SCHEMA
+    assert found.to_pylist() == whole.to_pylist()
+    assert found.to_pylist()[plain:] == full_batch(MANY).to_pylist()[plain:]
+    assert rows([without_rare(each) for each in found.to_batches()]) == MANY
+    assert sum(row["expire_seconds"] for row in found.to_pylist()[:plain]) == 0
+
+
+def test_segments_with_and_without_them_are_merged(tmp_path: Path) -> None:
+    one = write_segment(tmp_path / "1.arrow", [(1, [full_batch(MANY[::2])])])
+    two = write_segment(tmp_path / "2.arrow", [(1, [batch(MANY[1::2])])])
+    slices = tuple(part for each in (one, two) if (part := each.cut(0, 0, 5000)) is not None)
+    found = [row for each in read_slices(SpanSlices(1, 0, 0, slices), batch_rows=500) for row in each.to_pylist()]
+    assert [row["key"] for row in found] == [change[3] for change in MANY]
+    assert [row.get("txn_source", 0) for row in found[::2]] == [change[1] % 5 for change in MANY[::2]]
+    assert {row.get("txn_source", 0) for row in found[1::2]} == {0}
+
+
+@pytest.mark.parametrize("make", [batch, full_batch])
 @pytest.mark.parametrize("count", [1, 2, 1000])
-def test_a_file_is_not_larger_than_what_is_reserved_for_it(tmp_path: Path, count: int) -> None:
-    parts = [batch([change(ts, b"k" * (ts % 9)) for ts in range(first, first + 3)]) for first in range(1, 3 * count, 3)]
+def test_a_file_is_not_larger_than_what_is_reserved_for_it(
+    tmp_path: Path, count: int, make: Callable[[list[Change]], pa.RecordBatch]
+) -> None:
+    parts = [make([change(ts, b"k" * (ts % 9)) for ts in range(first, first + 3)]) for first in range(1, 3 * count, 3)]
     segment = write_segment(tmp_path / "a.arrow", [(1, parts)])
     assert segment.layout.file_bytes <= sum(part.nbytes for part in parts) + FRAME_BYTES
 
@@ -112,7 +142,7 @@ def test_the_writer_also_checks_what_it_looks_up(tmp_path: Path) -> None:
     written = path.read_bytes()
     at = segment.layout.fixed[1] + 8 * 1500
     path.write_bytes(written[:at] + b"\xff" + written[at + 1 :])
-    with pytest.raises(SegmentCorruptError, match="CRC-32"):
+    with pytest.raises(SegmentCorruptError, match="have the checksum"):
         segment.cut(0, 0, MANY[1500][1])
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.flow.sorter.sorter_changes import Change, Model, ModelSpan, batch, change, in_order, read, rows
+from tests.flow.sorter.sorter_changes import Change, Model, ModelSpan, batch, change, full_batch, in_order, read, rows
 from tidemill.errors import DataDirError, InvariantError
 from tidemill.flow.sorter import LargeTransaction, Sorter, read_portions, read_slices
 from tidemill.model.progress import Checkpoints, Extent
@@ -202,6 +202,17 @@ def test_batches_are_cut_only_between_two_commit_ts(changes: list[Change], segme
         assert not commits & seen
         assert len(commits) == 1 or (len(portion) == 1 and len(portion[0]) <= batch_rows)
         seen |= commits
+
+
+def test_changes_with_and_without_a_source_are_told_apart_in_one_order(make: Callable[..., Sorter]) -> None:
+    sorter, some = make(), [change(ts, b"k%d" % ts) for ts in range(1, 40)]
+    sorter.open_span(1, Ts(0))
+    run(sorter.add(1, batch(some[::2])), sorter.add(1, full_batch(some[1::2])))
+    sorter.advance(1, Ts(50))
+    [plan] = sorter.plan(Extent(Ts(0), Ts(50)))
+    found = [row for each in read_slices(plan) for row in each.to_pylist()]
+    assert [row["key"] for row in found] == [each[3] for each in some]
+    assert [row["txn_source"] for row in found] == [each[1] % 5 * (each[1] % 2 == 0) for each in some]
 
 
 def test_transactions_that_share_a_commit_ts_keep_their_own_order(make: Callable[..., Sorter]) -> None:

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import COMMIT_TS, ITEM, column, table_of
 from tests.sinks.folders import DIGITS, config_for, data, ddl, messages, tree
+from tests.sinks.halves import FileHalves, file_sink
 from tests.sinks.moments import START
 from tidemill.flow.encoder import Encoded
 from tidemill.model.table import ColumnType, TableInfo
 from tidemill.model.ts import Ts, compose
-from tidemill.sinks.files import FileSink, write_files
+from tidemill.sinks.files import write_files
 from tidemill.sinks.files.durable import DurableFiles
 
 
@@ -82,9 +83,9 @@ class Changefeed:
         self.done = 0  # steps of the plan that are durable
         self.steps_left = -1
 
-    def plan(self) -> list[Callable[[FileSink], Any]]:
-        def batch(to_ts: int, *units: tuple[TableInfo, list[Encoded]]) -> Callable[[FileSink], Any]:
-            def run(sink: FileSink) -> Any:
+    def plan(self) -> list[Callable[[FileHalves], Any]]:
+        def batch(to_ts: int, *units: tuple[TableInfo, list[Encoded]]) -> Callable[[FileHalves], Any]:
+            def run(sink: FileHalves) -> Any:
                 receipts = [
                     write_files(sink.target(table, table.id, (Ts(0), Ts(to_ts))), iter(encoded), self.files())
                     for table, encoded in units
@@ -113,7 +114,7 @@ class Changefeed:
         """Start, recover, go on until all is done (True) or the process dies after so many steps (False)."""
         self.steps_left = steps
         try:
-            sink = FileSink(config_for(self.root, DIGITS + "&file-size=1024"), self.state, files=self.files())
+            sink = file_sink(config_for(self.root, DIGITS + "&file-size=1024"), self.state, files=self.files())
             sink.recover(START)
             plan = self.plan()
             while self.done < len(plan):

@@ -17,16 +17,17 @@ from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import COMMIT_TS, FIRST, ITEM, SECOND, column, rows_of, table_of
 from tests.sinks.folders import DAY, DIGITS, config_for, data, ddl, messages, tree, write_batch
+from tests.sinks.halves import FileHalves, file_sink, opened
 from tests.sinks.moments import START
 from tidemill.errors import InvariantError, SinkError, SupersededError
-from tidemill.flow.encoder import CanalJsonEncoder, CanalJsonOptions, CsvEncoder, CsvOptions, Encoded
+from tidemill.flow.encoder import CanalJson, Csv, Encoded
 from tidemill.model.ddl import ActionType
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType, PartitionInfo, TableInfo
 from tidemill.model.ts import Ts, compose
-from tidemill.sinks import Receipt, open_sink
-from tidemill.sinks.blackhole import BlackholeSink, drop_messages
-from tidemill.sinks.files import FileSink, FileTarget, parse_sink_uri, write_files
+from tidemill.sinks import Receipt
+from tidemill.sinks.blackhole import BlackholeOwner, drop_messages
+from tidemill.sinks.files import FileTarget, FileWriter, parse_sink_uri, write_files
 from tidemill.sinks.files.durable import DurableFiles
 from tidemill.sinks.files.layout import folder_name
 from tidemill.sinks.files.schema_file import schema_of_table
@@ -35,8 +36,8 @@ from tidemill.sinks.files.schema_file import schema_of_table
 
 
 def test_a_batch_lies_where_ticdc_would_put_it(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path), None)
-    encoder = CanalJsonEncoder(CanalJsonOptions(enable_tidb_extension=True), 0)
+    sink = file_sink(config_for(tmp_path), None)
+    encoder = CanalJson(enable_tidb_extension=True).encoder(0, b"\r\n")
     encoded = encoder.encode(rows_of(ITEM, (None, FIRST), (FIRST, SECOND)))
     write_batch(sink, COMMIT_TS, encoded)
     found = tree(tmp_path)
@@ -52,7 +53,7 @@ def test_a_batch_lies_where_ticdc_would_put_it(tmp_path: Path) -> None:
 
 
 def test_files_are_numbered_on_within_a_folder(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path, ""), None)
+    sink = file_sink(config_for(tmp_path, ""), None)
     for number in range(3):
         write_batch(sink, COMMIT_TS + number, messages((COMMIT_TS + number, f"{number}\n")))
     assert data(tmp_path) == {f"{DAY}/CDC{n + 1:020d}.json": f"{n}\n" for n in range(3)}
@@ -70,12 +71,12 @@ def test_files_are_numbered_on_within_a_folder(tmp_path: Path) -> None:
     ],
 )
 def test_dates_come_from_the_batch(tmp_path: Path, separator: str, zone: str, folder: str) -> None:
-    sink = FileSink(config_for(tmp_path, f"&date-separator={separator}"), None, zone=ZoneInfo(zone))
+    sink = file_sink(config_for(tmp_path, f"&date-separator={separator}"), None, zone=ZoneInfo(zone))
     assert sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS))).directory == "shop/item/445600000000000001" + folder
 
 
 def test_numbers_begin_again_with_each_date(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path), None)
+    sink = file_sink(config_for(tmp_path), None)
     next_day = compose(1_700_000_000_000 + 86_400_000)
     write_batch(sink, COMMIT_TS, messages((COMMIT_TS, "a\n")))
     write_batch(sink, next_day, messages((next_day, "b\n")))
@@ -85,15 +86,15 @@ def test_numbers_begin_again_with_each_date(tmp_path: Path) -> None:
 def test_partitions_have_folders_of_their_own(tmp_path: Path) -> None:
     parts = (PartitionInfo(201, "p0"), PartitionInfo(202, "p1"))
     table = table_of(column("a", ColumnType.LONG), partitions=parts, table_id=200)
-    sink = FileSink(config_for(tmp_path), None)
+    sink = file_sink(config_for(tmp_path), None)
     found = [sink.target(table, id, (Ts(0), Ts(COMMIT_TS))).directory for id in (201, 202)]
     assert found == [f"shop/item/445600000000000001/{id}/2023-11-14" for id in (201, 202)]
 
 
 def test_csv_files_open_with_their_header(tmp_path: Path) -> None:
     config = config_for(tmp_path, DIGITS + "&output-field-header=true&file-size=1024", "csv")
-    sink = FileSink(config, None)
-    encoder = CsvEncoder(config.csv)
+    sink = file_sink(config, None)
+    encoder = config.messages.encoder(0)
     rows = rows_of(ITEM, *[(None, {**FIRST, "id": i, "note": "x" * 600}) for i in range(4)])
     write_batch(sink, COMMIT_TS + 9, encoder.encode(rows))
     for text in data(tmp_path).values():
@@ -107,7 +108,7 @@ def test_csv_files_open_with_their_header(tmp_path: Path) -> None:
 def test_a_csv_schema_lists_only_columns_that_records_hold(tmp_path: Path) -> None:
     table = table_of(column("a", ColumnType.LONG), column("v", ColumnType.LONG, generated_expr="a * 2"))
     for protocol, names in (("csv", ["a"]), ("canal-json", ["a", "v"])):
-        sink = FileSink(config_for(tmp_path / protocol, protocol=protocol), None)
+        sink = file_sink(config_for(tmp_path / protocol, protocol=protocol), None)
         sink.target(table, 108, (Ts(0), Ts(COMMIT_TS)))
         (file,) = (tmp_path / protocol / "shop/item/meta").iterdir()
         assert [c["ColumnName"] for c in json.loads(file.read_text())["TableColumns"]] == names
@@ -139,8 +140,8 @@ def test_no_two_names_share_a_folder(names: list[str]) -> None:
 
 
 def cut(root: Path, size: int, *batches: Encoded) -> list[str]:
-    DurableFiles(str(root)).begin_generation("me")
-    target = FileTarget(str(root), "t", 1, ".json", 6, size, "me")
+    DurableFiles(str(root)).begin_generation("w/me")
+    target = FileTarget(str(root), "t", 1, ".json", 6, size, "w/me")
     receipt = write_files(target, iter(batches))
     found = [(root / "t" / f"CDC{n + 1:06d}.json").read_text() for n in range(receipt.files)]
     assert receipt.rows == sum(len(b) for b in batches)
@@ -188,7 +189,7 @@ def test_no_cut_loses_a_byte_or_splits_a_transaction(
 
 
 def test_a_ddl_writes_a_schema_file_and_rows_follow_into_its_version(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path), None)
+    sink = file_sink(config_for(tmp_path), None)
     wider = table_of(*ITEM.columns, column("c", ColumnType.LONG), version_ts=COMMIT_TS)
     sink.ddl(ddl(COMMIT_TS, wider))
     sink.ddl(ddl(COMMIT_TS, wider))
@@ -201,7 +202,7 @@ def test_a_ddl_writes_a_schema_file_and_rows_follow_into_its_version(tmp_path: P
 
 
 def test_a_database_ddl_has_no_table(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path), None)
+    sink = file_sink(config_for(tmp_path), None)
     sink.ddl(ddl(COMMIT_TS, None, ActionType.CREATE_SCHEMA, query="create database shop"))
     document = json.loads((tmp_path / f"shop/meta/schema_{COMMIT_TS}_2805160324.json").read_text())
     assert (document["Table"], document["TableColumns"], document["Type"]) == ("", None, 1)
@@ -217,8 +218,8 @@ def test_a_table_that_gets_its_key_brings_the_rows_from_before_once(tmp_path: Pa
         asked.append((table.name, list(physical_ids), ts))
         yield rows_of(table, (None, FIRST), (None, SECOND), ts=[ts, ts])
 
-    def opened(state: Any) -> FileSink:
-        sink = FileSink(config_for(tmp_path), state, rescan=rescan)
+    def opened(state: Any) -> FileHalves:
+        sink = file_sink(config_for(tmp_path), state, rescan=rescan)
         sink.recover(START)
         return sink
 
@@ -236,7 +237,7 @@ def test_a_table_that_gets_its_key_brings_the_rows_from_before_once(tmp_path: Pa
 
 
 def test_exchange_partition_writes_both_tables(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path), None)
+    sink = file_sink(config_for(tmp_path), None)
     plain = table_of(column("a", ColumnType.LONG), name="plain")
     sink.ddl(ddl(COMMIT_TS, ITEM, ActionType.EXCHANGE_PARTITION, query="alter …", pre_table_info=plain))
     documents = {name: json.loads(text) for name, text in tree(tmp_path).items()}
@@ -247,11 +248,11 @@ def test_exchange_partition_writes_both_tables(tmp_path: Path) -> None:
 
 
 def test_a_table_without_a_schema_file_of_its_version_takes_the_newest_with_the_same_columns(tmp_path: Path) -> None:
-    first = FileSink(config_for(tmp_path), None)
+    first = file_sink(config_for(tmp_path), None)
     for version in (100, 300):
         first.ddl(ddl(version, table_of(*ITEM.columns, version_ts=version)))
     first.ddl(ddl(400, table_of(column("other", ColumnType.LONG), version_ts=400)))
-    again = FileSink(config_for(tmp_path), {"format": 1, "folders": {}})
+    again = file_sink(config_for(tmp_path), {"format": 1, "folders": {}})
     later = table_of(*ITEM.columns, version_ts=500)
     assert again.target(later, 108, (Ts(0), Ts(COMMIT_TS))).directory.startswith("shop/item/300/")
     exact = table_of(*ITEM.columns, version_ts=100)
@@ -263,64 +264,64 @@ def test_a_table_without_a_schema_file_of_its_version_takes_the_newest_with_the_
 
 
 def test_a_restart_goes_on_where_the_state_says(tmp_path: Path) -> None:
-    state = write_batch(FileSink(config_for(tmp_path), None), 10, messages((10, "a\n")))
-    again = FileSink(config_for(tmp_path), state)
+    state = write_batch(file_sink(config_for(tmp_path), None), 10, messages((10, "a\n")))
+    again = file_sink(config_for(tmp_path), state)
     again.recover(START)
     target = again.target(ITEM, 108, (Ts(0), Ts(10)))
     assert target.first_index == 2
 
 
 def test_the_state_holds_only_what_is_not_published(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path, "&date-separator=none"), None)
+    sink = file_sink(config_for(tmp_path, "&date-separator=none"), None)
     other = table_of(column("a", ColumnType.LONG), name="other", table_id=109)
     write_batch(sink, 10, messages((10, "a\n")))
     state = write_batch(sink, 11, messages((11, "b\n")), table=other, id=109)
     assert state == {"format": 1, "folders": {"shop/other/445600000000000001": 1}}
-    again = FileSink(config_for(tmp_path, "&date-separator=none"), state)
+    again = file_sink(config_for(tmp_path, "&date-separator=none"), state)
     again.recover(START)
     assert again.target(ITEM, 108, (Ts(0), Ts(12))).first_index == 2
 
 
 def test_recovery_removes_only_what_no_commit_covers(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path), None)
+    sink = file_sink(config_for(tmp_path), None)
     state = write_batch(sink, COMMIT_TS, messages((COMMIT_TS, "kept\n")))
     write_files(sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS))), iter([messages((COMMIT_TS + 1, "lost\n"))]))
     fresh = compose(1_700_000_000_000 + 86_400_000)
     write_files(sink.target(ITEM, 108, (Ts(0), fresh)), iter([messages((fresh, "lost\n"))]))
     (tmp_path / DAY / ".CDC000003.json.0a1b2c3d.tmp").write_text("half")
     (tmp_path / "notes.txt").write_text("not ours")
-    again = FileSink(config_for(tmp_path), state)
+    again = file_sink(config_for(tmp_path), state)
     again.recover(START)
     assert data(tmp_path) == {f"{DAY}/CDC000001.json": "kept\n", "notes.txt": "not ours"}
 
 
 def test_recovery_publishes_what_was_committed_and_not_published(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path), None)
+    sink = file_sink(config_for(tmp_path), None)
     receipt = write_files(sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS))), iter([messages((COMMIT_TS, "a\n"))]))
     state = sink.commit(Ts(COMMIT_TS), [receipt])
-    again = FileSink(config_for(tmp_path), state)
+    again = file_sink(config_for(tmp_path), state)
     again.recover(START)
     assert data(tmp_path) == {f"{DAY}/CDC000001.json": "a\n"}
     assert (tmp_path / DAY / "meta/CDC.index").read_text() == "CDC000001.json\n"
 
 
 def test_a_task_that_was_left_behind_writes_nothing(tmp_path: Path) -> None:
-    target = FileSink(config_for(tmp_path), None).target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
-    FileSink(config_for(tmp_path), None).recover(START)
+    target = file_sink(config_for(tmp_path), None).target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
+    file_sink(config_for(tmp_path), None).recover(START)
     with pytest.raises(SupersededError, match=r"another process, writes there now\. Nothing is lost"):
         write_files(target, iter([messages((COMMIT_TS, "late\n"))]))
     assert not list(tmp_path.rglob("CDC*.json"))
 
 
 def test_a_new_changefeed_continues_the_numbers_of_a_folder(tmp_path: Path) -> None:
-    write_batch(FileSink(config_for(tmp_path), None, start_ts=Ts(5)), 10, messages((10, "a\n")))
-    follower = FileSink(config_for(tmp_path), None, start_ts=Ts(10))
+    write_batch(file_sink(config_for(tmp_path), None, start_ts=Ts(5)), 10, messages((10, "a\n")))
+    follower = file_sink(config_for(tmp_path), None, start_ts=Ts(10))
     follower.recover(START)
     assert follower.target(ITEM, 108, (Ts(0), Ts(10))).first_index == 2
 
 
 def test_a_receipt_that_does_not_follow_is_a_bug(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path), None)
+    sink = file_sink(config_for(tmp_path), None)
     receipt = Receipt(DAY, 1, 1, 1, 2)
     sink.commit(Ts(10), [receipt])
     with pytest.raises(InvariantError, match=r"from file 1 on, where 2 was due"):
@@ -328,14 +329,14 @@ def test_a_receipt_that_does_not_follow_is_a_bug(tmp_path: Path) -> None:
 
 
 def test_targets_and_receipts_travel(tmp_path: Path) -> None:
-    target = FileSink(config_for(tmp_path), None).target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
+    target = file_sink(config_for(tmp_path), None).target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
     assert pickle.loads(pickle.dumps(target)) == target
     receipt = Receipt("d", 1, 2, 3, 4)
     assert pickle.loads(pickle.dumps(receipt)) == receipt
 
 
 def test_a_unit_without_rows_leaves_no_trace_in_the_state(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path), None)
+    sink = file_sink(config_for(tmp_path), None)
     assert write_batch(sink, 10) == {"format": 1, "folders": {}}
     assert data(tmp_path) == {}
 
@@ -346,22 +347,22 @@ def test_a_unit_without_rows_leaves_no_trace_in_the_state(tmp_path: Path) -> Non
 def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(SinkError, match=r"cannot use .*/out: .* A file stands where a folder should be"):
-        FileSink(config_for(tmp_path / "out"), None)
+        file_sink(config_for(tmp_path / "out"), None)
 
 
 def test_a_folder_without_rights() -> None:
     with pytest.raises(SinkError, match=r"cannot use /proc/self/out: "):
-        FileSink(config_for(Path("/proc/self/out")), None)
+        file_sink(config_for(Path("/proc/self/out")), None)
 
 
 def test_a_folder_that_vanished_between_runs(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"cannot use .*/out: .*The folder has vanished: bring it back"):
-        FileSink(config_for(tmp_path / "out"), {"format": 1, "folders": {}})
+        file_sink(config_for(tmp_path / "out"), {"format": 1, "folders": {}})
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_vanishes_during_a_run_is_not_made_anew(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path / "out"), None)
+    sink = file_sink(config_for(tmp_path / "out"), None)
     target = sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
     (tmp_path / "out").rename(tmp_path / "away")
     with pytest.raises(SinkError, match=r"cannot create folder .*The folder has vanished"):
@@ -386,7 +387,7 @@ def test_what_the_system_refuses_is_explained_and_waited_out_where_it_passes(
         def step_append(self, file: BinaryIO, chunk: Any) -> None:
             raise OSError(number, "so it says")
 
-    target = FileSink(config_for(tmp_path), None).target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
+    target = file_sink(config_for(tmp_path), None).target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
     with pytest.raises(SinkError, match=rf"cannot write .*CDC000001\.json: so it says\. {remedy}") as raised:
         write_files(target, iter([messages((COMMIT_TS, "a\n"))]), Refusing(str(tmp_path)))
     assert raised.value.retryable == (number not in (errno.EACCES, errno.EROFS))
@@ -397,13 +398,13 @@ def test_errors_of_the_stages_before_pass_unchanged(tmp_path: Path) -> None:
         yield messages((COMMIT_TS, "a\n"))
         raise FileNotFoundError("a segment")
 
-    target = FileSink(config_for(tmp_path), None).target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
+    target = file_sink(config_for(tmp_path), None).target(ITEM, 108, (Ts(0), Ts(COMMIT_TS)))
     with pytest.raises(FileNotFoundError, match="a segment"):
         write_files(target, broken())
 
 
 def test_an_index_file_that_names_nothing(tmp_path: Path) -> None:
-    sink = FileSink(config_for(tmp_path), None)
+    sink = file_sink(config_for(tmp_path), None)
     (tmp_path / DAY / "meta").mkdir(parents=True)
     (tmp_path / DAY / "meta/CDC.index").write_text("garbage")
     with pytest.raises(SinkError, match=r"its index file names no data file\. Restore .*CDC\.index"):
@@ -412,34 +413,42 @@ def test_an_index_file_that_names_nothing(tmp_path: Path) -> None:
 
 def test_a_state_of_another_format(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"has format 7; this version reads 1"):
-        FileSink(config_for(tmp_path), {"format": 7})
+        file_sink(config_for(tmp_path), {"format": 7})
 
 
 # Blackhole
 
 
 def test_a_blackhole_counts_and_keeps_nothing(tmp_path: Path) -> None:
-    sink = open_sink(parse_sink_uri("blackhole://"), None)
-    assert isinstance(sink, BlackholeSink)
+    sink = opened(parse_sink_uri("blackhole://"))
+    assert isinstance(sink.owner, BlackholeOwner)
     sink.recover(START)
     receipt = drop_messages(sink.target(ITEM, 108, (Ts(0), Ts(5))), iter([messages((1, "abc"), (2, "d"))]))
     assert (receipt.rows, receipt.bytes, receipt.files) == (2, 4, 0)
     state = sink.commit(Ts(5), [receipt])
     sink.publish(Ts(5))
     sink.ddl(ddl(5, ITEM))
-    assert open_sink(parse_sink_uri("blackhole://"), state).commit(Ts(6), [receipt]) == {"rows": 4, "bytes": 8}
+    again = opened(parse_sink_uri("blackhole://"), state).commit(Ts(6), [receipt])
+    assert (again["rows"], again["bytes"]) == (4, 8)
+
+
+def test_a_batch_that_is_taken_twice_counts_once() -> None:
+    sink = opened(parse_sink_uri("blackhole://"))
+    commit = sink.writer.commit(Ts(5), [Receipt("", 0, 0, 3, 30)])
+    for owner in (sink.owner, sink.owner, BlackholeOwner(sink.owner.take(commit))):
+        assert owner.take(commit)["rows"] == 3
 
 
 def test_rows_that_only_count_are_not_encoded() -> None:
     config = parse_sink_uri("blackhole://")
     rows = rows_of(ITEM, (None, FIRST), (FIRST, SECOND), (SECOND, None))
-    receipt = open_sink(config, None).target(ITEM, 108, (Ts(0), Ts(5))).write(iter([rows, rows]))
+    receipt = opened(config).target(ITEM, 108, (Ts(0), Ts(5))).write(iter([rows, rows]))
     assert (receipt.rows, receipt.bytes) == (6, 0)
 
 
 def test_a_sink_is_opened_by_its_config(tmp_path: Path) -> None:
-    sink = open_sink(config_for(tmp_path), None)
-    assert isinstance(sink, FileSink)
+    sink = opened(config_for(tmp_path))
+    assert isinstance(sink.writer, FileWriter)
     receipt = sink.target(ITEM, 108, (Ts(0), Ts(COMMIT_TS))).write(iter([rows_of(ITEM, (None, FIRST), ts=[COMMIT_TS])]))
     (file,) = tmp_path.rglob("CDC*.json")
     assert receipt == Receipt(DAY, 1, 1, 1, file.stat().st_size)
@@ -451,9 +460,9 @@ def lines(texts: Iterable[str]) -> list[str]:
 
 def test_options_reach_the_files(tmp_path: Path) -> None:
     config = config_for(tmp_path, DIGITS + "&terminator=%0A&output-column-id=true", "csv")
-    assert config.csv == CsvOptions(terminator=b"\n")
-    sink = FileSink(config, None)
-    write_batch(sink, COMMIT_TS, CsvEncoder(config.csv).encode(rows_of(ITEM, (None, FIRST))))
+    assert (config.protocol, config.terminator) == (Csv(), b"\n")
+    sink = file_sink(config, None)
+    write_batch(sink, COMMIT_TS, config.messages.encoder(0).encode(rows_of(ITEM, (None, FIRST))))
     assert lines(data(tmp_path).values()) == ['"I","item","shop",7,"A-1",\\N,"AGH/","b","héllo"']
     (schema,) = (tmp_path / "shop/item/meta").iterdir()
     assert json.loads(schema.read_text())["TableColumns"][0]["ColumnId"] == "1"

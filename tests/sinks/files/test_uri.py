@@ -8,17 +8,15 @@ import pytest
 from tidemill.errors import SinkUriError
 from tidemill.flow.encoder import (
     BinaryEncoding,
+    CanalJson,
     CanalJsonEncoder,
-    CanalJsonOptions,
     CountingEncoder,
+    Csv,
     CsvEncoder,
-    CsvOptions,
-    MessageProtocol,
 )
 from tidemill.sinks.files.uri import DateSeparator, Scheme, SinkConfig, parse_sink_uri
 
 FILES = "file:///data/out?protocol=canal-json"
-UNIX = {"canal_json": CanalJsonOptions(terminator=b"\n"), "csv": CsvOptions(terminator=b"\n")}
 RECORDS = "file:///data/out?protocol=csv"
 
 
@@ -31,10 +29,10 @@ def test_a_blackhole_needs_nothing_and_never_splits() -> None:
 
 def test_defaults_are_those_of_ticdc_but_for_the_flush_interval() -> None:
     config = parse_sink_uri(FILES)
-    assert config == SinkConfig(Scheme.FILE, "/data/out", protocol=MessageProtocol.CANAL_JSON)
+    assert config == SinkConfig(Scheme.FILE, "/data/out", protocol=CanalJson())
     assert (config.file_size, config.date_separator, config.file_index_digits) == (67108864, DateSeparator.DAY, 20)
-    assert config.canal_json == CanalJsonOptions(terminator=b"\r\n")
-    assert config.csv == CsvOptions(",", '"', "\\N", b"\r\n", False, False, BinaryEncoding.BASE64, False)
+    assert config.terminator == b"\r\n"
+    assert parse_sink_uri(RECORDS).protocol == Csv(",", '"', "\\N", False, False, BinaryEncoding.BASE64, False)
     assert config.flush_interval_seconds == 0
     assert config.splits_updates
 
@@ -42,11 +40,11 @@ def test_defaults_are_those_of_ticdc_but_for_the_flush_interval() -> None:
 @pytest.mark.parametrize(
     ("uri", "expected"),
     [
-        (FILES + "&enable-tidb-extension=true", {"canal_json": CanalJsonOptions(enable_tidb_extension=True)}),
-        (FILES + "&content-compatible=1", {"canal_json": CanalJsonOptions(content_compatible=True)}),
+        (FILES + "&enable-tidb-extension=true", {"protocol": CanalJson(enable_tidb_extension=True)}),
+        (FILES + "&content-compatible=1", {"protocol": CanalJson(content_compatible=True)}),
         (
             FILES + "&only-output-updated-columns=true&delete-only-output-handle-key-columns=T",
-            {"canal_json": CanalJsonOptions(False, True, True)},
+            {"protocol": CanalJson(False, True, True)},
         ),
         (FILES + "&flush-interval=5s", {"flush_interval_seconds": 5.0}),
         (FILES + "&flush-interval=1m30s", {"flush_interval_seconds": 90.0}),
@@ -68,33 +66,33 @@ def test_defaults_are_those_of_ticdc_but_for_the_flush_interval() -> None:
         ("FILE:///data/out?protocol=Canal-JSON", {}),
         ("file://localhost/data/out/?protocol=canal-json", {}),
         ("file:///with%20space?protocol=canal-json", {"path": "/with space"}),
-        (FILES + "&terminator=%0A", UNIX),
-        (FILES + "&terminator=\\n", UNIX),
+        (FILES + "&terminator=%0A", {"terminator": b"\n"}),
+        (FILES + "&terminator=\\n", {"terminator": b"\n"}),
     ],
 )  # fmt: skip
 def test_parameters(uri: str, expected: dict[str, Any]) -> None:
-    base = {"scheme": Scheme.FILE, "path": "/data/out", "protocol": MessageProtocol.CANAL_JSON}
+    base = {"scheme": Scheme.FILE, "path": "/data/out", "protocol": CanalJson()}
     assert parse_sink_uri(uri) == SinkConfig(**{**base, **expected})
 
 
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        ("&delimiter=%09", CsvOptions(delimiter="\t")),
-        ("&delimiter=\\t", CsvOptions(delimiter="\t")),
-        ("&delimiter=%7C%2B%7C&quote='", CsvOptions(delimiter="|+|", quote="'")),
-        ("&quote=", CsvOptions(quote="")),
-        ("&null=NULL&include-commit-ts=true", CsvOptions(null="NULL", include_commit_ts=True)),
+        ("&delimiter=%09", Csv(delimiter="\t")),
+        ("&delimiter=\\t", Csv(delimiter="\t")),
+        ("&delimiter=%7C%2B%7C&quote='", Csv(delimiter="|+|", quote="'")),
+        ("&quote=", Csv(quote="")),
+        ("&null=NULL&include-commit-ts=true", Csv(null="NULL", include_commit_ts=True)),
         (
             "&output-old-value=true&output-field-header=true",
-            CsvOptions(output_old_value=True, output_field_header=True),
+            Csv(output_old_value=True, output_field_header=True),
         ),
-        ("&binary-encoding-method=hex", CsvOptions(binary_encoding=BinaryEncoding.HEX)),
+        ("&binary-encoding-method=hex", Csv(binary_encoding=BinaryEncoding.HEX)),
     ],
 )
-def test_csv_parameters(more: str, expected: CsvOptions) -> None:
+def test_csv_parameters(more: str, expected: Csv) -> None:
     config = parse_sink_uri(RECORDS + more)
-    assert config.csv == expected
+    assert config.protocol == expected
     assert isinstance(config.messages.encoder(0), CsvEncoder)
     assert config.extension == ".csv"
 

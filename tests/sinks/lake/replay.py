@@ -15,6 +15,7 @@ import pyarrow as pa
 from tests.flow.schema.stores import fed_store
 from tests.histories import History, load
 from tests.sinks.folders import QuickFiles
+from tests.sinks.halves import LakeHalves, lake_sink
 from tests.sinks.moments import at
 from tidemill.flow.mounter import mount
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
@@ -22,16 +23,11 @@ from tidemill.model.receipt import Receipt
 from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks.lake import LakeKind, LakeOptions, parse_lake_uri, write_rows
-from tidemill.sinks.lake.delta import DeltaSink
-from tidemill.sinks.lake.iceberg import IcebergSink
+from tidemill.sinks.lake import LakeOptions, parse_lake_uri, write_rows
 from tidemill.sinks.lake.reader import Lake
-from tidemill.sinks.lake.sink import LakeSink
-from tidemill.sinks.parquet import ParquetSink
 from tidemill.tidb.keys import record_range
 
 KINDS = ("iceberg", "delta", "parquet")
-_SINKS = {LakeKind.ICEBERG: IcebergSink, LakeKind.DELTA: DeltaSink, LakeKind.PARQUET: ParquetSink}
 
 
 def uri_of(kind: str, root: Path) -> str:
@@ -45,7 +41,7 @@ def options_of(uri: str, changefeed: str = "feed", cluster_id: int = 7) -> LakeO
     return options
 
 
-def open_sink(options: LakeOptions, state: Any, history: History) -> LakeSink:
+def open_sink(options: LakeOptions, state: Any, history: History) -> LakeHalves:
     def rescan(table: TableInfo, physical_ids: Sequence[int], ts: Ts) -> Iterator[RowBatch]:
         for physical_id in physical_ids:
             yield rows_of(history, table, physical_id, ts)
@@ -54,10 +50,7 @@ def open_sink(options: LakeOptions, state: Any, history: History) -> LakeSink:
     if not options.storage.is_s3:
         Path(options.storage.root).mkdir(parents=True, exist_ok=True)
         files = QuickFiles(options.storage.root)
-    opened: LakeSink = _SINKS[options.kind](
-        options, state, start_ts=Ts(history.bootstrap_ts), rescan=rescan, files=files
-    )
-    return opened
+    return lake_sink(options, state, start_ts=Ts(history.bootstrap_ts), rescan=rescan, files=files)
 
 
 def rows_of(history: History, table: TableInfo, physical_id: int, ts: int) -> RowBatch:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.sinks.lake.replay import KINDS, Replay, rows_of
-from tests.sinks.lake.test_crashes import Died, Fragile
+from tests.sinks.lake.test_crashes import Died, make_fragile
 from tidemill.flow.mounter import mount
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
@@ -80,7 +80,7 @@ def test_a_crash_while_its_rows_are_read_leaves_each_row_once(
     replay, event, table, physical_id = settings(tmp_path, kind, "gets its key")
     at = int(event.finished_ts)
     replay.commit(at, [])
-    replay.sink._book.backend = Fragile(replay.sink._book.backend, calls, is_after)
+    make_fragile(replay.sink, calls, is_after)
     with pytest.raises(Died):
         replay.sink.ddl(event)
     replay.crash()

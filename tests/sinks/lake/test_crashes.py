@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.histories import load
+from tests.sinks.halves import LakeHalves
 from tests.sinks.lake.marks import check_marks
 from tests.sinks.lake.replay import KINDS, Replay, calm_lake, rows_of
 from tidemill.errors import SupersededError
@@ -22,9 +23,10 @@ class Died(Exception):
 class Fragile:
     """A backend that dies before or after some call that changes the lake."""
 
-    def __init__(self, backend: Any, calls: int, is_after: bool) -> None:
+    def __init__(self, backend: Any, left: list[int], is_after: bool) -> None:
+        """``left``: so many calls are, of both halves together."""
         self._backend = backend
-        self._left = calls
+        self._left = left
         self._is_after = is_after
 
     def __getattr__(self, name: str) -> Any:
@@ -33,15 +35,21 @@ class Fragile:
             return found
 
         def call(*arguments: Any) -> Any:
-            self._left -= 1
-            if self._left == 0 and not self._is_after:
+            self._left[0] -= 1
+            if self._left[0] == 0 and not self._is_after:
                 raise Died
             answer = found(*arguments)
-            if self._left == 0:
+            if self._left[0] == 0:
                 raise Died
             return answer
 
         return call
+
+
+def make_fragile(sink: LakeHalves, calls: int, is_after: bool) -> None:
+    left = [calls]
+    for half in (sink.owner, sink.writer):
+        half._book.backend = Fragile(half._book.backend, left, is_after)  # type: ignore[assignment]  # the fault
 
 
 def run_with_crashes(replay: Replay, seed: int) -> int:
@@ -51,9 +59,7 @@ def run_with_crashes(replay: Replay, seed: int) -> int:
     while replay.from_ts < stops[-1]:
         barrier = next(ts for ts in stops if ts > replay.from_ts)
         wanted = chance.choice([barrier, (replay.from_ts + barrier) // 2])
-        replay.sink._book.backend = Fragile(
-            replay.sink._book.backend, chance.choice([0, 0, 1, 2, 3]), chance.random() < 0.5
-        )
+        make_fragile(replay.sink, chance.choice([0, 0, 1, 2, 3]), chance.random() < 0.5)
         try:
             receipts = replay.write(wanted)
             if chance.random() < 0.1:

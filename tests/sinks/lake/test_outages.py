@@ -52,7 +52,7 @@ def test_an_outage_of_the_bucket_passes_and_nothing_is_there_twice(
             assert "hush" not in str(raised.value)
         if kind != "parquet":  # it begins within the commit of a table
             with monkeypatch.context() as patch:
-                patch.setattr(replay.sink._generations, "check", lambda: None)
+                patch.setattr(replay.sink.writer._generations, "check", lambda: None)
                 with pytest.raises(SinkUnavailableError, match="cannot append to"):
                     replay.sink.commit(Ts(end), receipts)
     replay.sink.recover(at(replay.from_ts))

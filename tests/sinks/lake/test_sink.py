@@ -1,16 +1,22 @@
 """What a lake says of itself, what it refuses, and its own time travel."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
-from tests.sinks.lake.replay import Replay, calm_lake, options_of
-from tests.sinks.lake.test_crashes import whole
+from tests.flow.encoder.samples import COMMIT_TS, ITEM
+from tests.sinks.halves import lake_sink
+from tests.sinks.lake.replay import KINDS, Replay, calm_lake, options_of, uri_of
+from tests.sinks.lake.test_crashes import contents, whole
+from tests.sinks.moments import START
 from tidemill.errors import SinkError, UsageError
+from tidemill.model.ts import Ts
 from tidemill.sinks.lake import parse_lake_uri
-from tidemill.sinks.lake.delta import DeltaSink, open_table
-from tidemill.sinks.lake.iceberg import IcebergSink, identifier, open_catalog
+from tidemill.sinks.lake.delta import open_table
+from tidemill.sinks.lake.iceberg import identifier, open_catalog
 from tidemill.sinks.lake.query import rows_at
 from tidemill.sinks.lake.reader import Lake, open_lake
 
@@ -93,12 +99,51 @@ def test_a_folder_that_is_no_lake_is_refused_to_readers(tmp_path: Path) -> None:
 def test_a_state_of_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     with pytest.raises(SinkError, match="has format 9; this version reads 1"):
-        DeltaSink(parse_lake_uri(f"delta://{tmp_path}/lake"), {"format": 9})
+        lake_sink(parse_lake_uri(f"delta://{tmp_path}/lake"), {"format": 9})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lake_whose_journal_was_one_document_is_continued(kind: str, tmp_path: Path) -> None:
+    replay = whole("types", kind, tmp_path / "lake")
+    end = replay.history.end_ts
+    half = (replay.from_ts + end) // 2
+    replay.commit(half, replay.write(half, ["ints", "txn"]))
+    folder = tmp_path / "lake/_tidemill"
+    tables = [json.loads(path.read_text()) for path in sorted((folder / "tables").iterdir())]
+    header = json.loads((folder / "tables.json").read_text())
+    for table in tables:
+        assert table.pop("format") == 3
+    (folder / "tables.json").write_text(json.dumps({**header, "format": 2, "tables": tables}))
+    rmtree(folder / "tables")
+    before = Lake(replay.options)
+    replay.crash()
+    assert json.loads((folder / "tables.json").read_text()) == header
+    assert Lake(replay.options).journal == before.journal
+    replay.commit(end, replay.write(end, ["ints", "txn"]))
+    calm = whole("types", kind, tmp_path / "calm")
+    calm.commit(end, calm.write(end, ["ints", "txn"]))
+    assert contents(Lake(replay.options)) == contents(Lake(calm.options))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_that_changes_hands_keeps_the_versions_that_no_ddl_told_of(kind: str, tmp_path: Path) -> None:
+    options = options_of(uri_of(kind, tmp_path / "lake"))
+    owner, first, second = options.open_owner(None), options.open_writer("1"), options.open_writer("2")
+    owner.begin()
+    for writer in (first, second):
+        writer.recover(START, [], None, None)
+    versions = [replace(ITEM, version_ts=Ts(ITEM.version_ts + number)) for number in range(4)]
+    for writer, table in zip((first, first, second, first), versions, strict=True):
+        writer.recover(START, [table], None, None)
+        writer.target(table, ITEM.id, (Ts(0), Ts(COMMIT_TS)))
+    owner.publish(Ts(COMMIT_TS))
+    (found,) = Lake(options).journal.tables
+    assert [version.ts for version in found.versions] == [table.version_ts for table in versions]
 
 
 def test_a_ddl_that_changes_rows_unseen_is_refused_where_they_cannot_be_read_anew(tmp_path: Path) -> None:
     replay = Replay("ddl", "delta", tmp_path / "lake")
-    replay.sink = DeltaSink(replay.options, None)
+    replay.sink = lake_sink(replay.options, None)
     with pytest.raises(SinkError, match=r"table shop\.a must be read anew as of .*, since column 'n' has new values"):
         replay.run()
 
@@ -106,7 +151,7 @@ def test_a_ddl_that_changes_rows_unseen_is_refused_where_they_cannot_be_read_ane
 def test_old_snapshots_are_forgotten_and_no_change_is(tmp_path: Path) -> None:
     replay = whole("types", "iceberg", tmp_path / "lake")
     replay.options = options_of(f"iceberg://{tmp_path}/lake?keep-snapshots=2")
-    replay.sink = IcebergSink(replay.options, None)
+    replay.sink = lake_sink(replay.options, None)
     begin, end, rows = replay.from_ts, replay.history.end_ts, 0
     for step in range(1, 13):
         to_ts = begin + (end - begin) * step // 12

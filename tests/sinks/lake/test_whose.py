@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.sinks.halves import LakeHalves, lake_sink
 from tests.sinks.lake.replay import KINDS, Replay, open_sink, options_of, uri_of
 from tests.sinks.lake.test_crashes import contents
 from tests.sinks.moments import at
 from tidemill.errors import SinkError, SupersededError
 from tidemill.model.ts import Ts
 from tidemill.sinks.lake.reader import Lake
-from tidemill.sinks.lake.sink import LakeSink
 
 TRANSACTIONAL = ("iceberg", "delta")
 
@@ -91,7 +91,7 @@ def test_a_new_changefeed_has_to_start_where_the_lake_ends(kind: str, distance: 
     replay = Replay("types", kind, tmp_path / "lake", uri)
     end = replay.history.end_ts
     replay.commit(end, [])
-    sink_of, options = type(replay.sink), options_of(uri, "of a new data-dir")
+    sink_of, options = lake_sink, options_of(uri, "of a new data-dir")
     with pytest.raises(SinkError, match=rf"already holds changes up to .* {harm}"):
         sink_of(options, None, start_ts=Ts(end + distance))
     sink_of(options, None, start_ts=Ts(end)).recover(at(end))
@@ -109,7 +109,7 @@ def test_another_changefeed_is_told_whose_lake_it_is_rather_than_where_to_start(
     replay.sink.publish(Ts(end))
     for start_ts in (end - 1, end, end + 1):
         with pytest.raises(SinkError, match="belongs to changefeed 'feed' of cluster 7"):
-            type(replay.sink)(options_of(uri_of(kind, tmp_path / "lake"), "other"), None, start_ts=Ts(start_ts))
+            lake_sink(options_of(uri_of(kind, tmp_path / "lake"), "other"), None, start_ts=Ts(start_ts))
 
 
 def test_a_changefeed_without_rows_yet_continues_behind_the_checkpoint_that_it_has_told(tmp_path: Path) -> None:
@@ -117,18 +117,18 @@ def test_a_changefeed_without_rows_yet_continues_behind_the_checkpoint_that_it_h
     replay = Replay("types", "delta", tmp_path / "lake")
     told = replay.history.end_ts - 1
     replay.sink.publish(Ts(told))
-    type(replay.sink)(replay.options, None, start_ts=Ts(told + 1), is_resumed=True).recover(at(told + 1))
+    lake_sink(replay.options, None, start_ts=Ts(told + 1), is_resumed=True).recover(at(told + 1))
 
 
 # Drivers.
 
 
 class Interruption:
-    def __init__(self, sink: LakeSink, step: int, event: Callable[[], None]) -> None:
+    def __init__(self, sink: LakeHalves, step: int, event: Callable[[], None]) -> None:
         """``event`` comes between all checks of the driver and a table's own commit, the ``step``-th time."""
         self._left, self._event = step, event
         self.has_happened = False
-        backend: Any = sink._book.backend
+        backend: Any = sink.writer._book.backend
         self._commit = backend._commit
         backend._commit = self._commit_interrupted
 
@@ -206,13 +206,13 @@ def test_a_late_change_of_columns_is_refused(kind: str, tmp_path: Path) -> None:
     old = begun(kind, tmp_path / "lake")
     table, physical_id = next((t, i) for t, i in old.tables() if t.name == "ints")
     old.sink.target(table, physical_id, (Ts(0), Ts(old.history.end_ts)))
-    lake = old.sink.journal.by_table_id(table.id)
+    lake = old.sink.writer.journal.by_table_id(table.id)
     assert lake is not None
     new = successor(old)
     new.sink.target(table, physical_id, (Ts(0), Ts(old.history.end_ts)))
     wider = replace(lake, columns=(*lake.columns, replace(lake.columns[-1], id=lake.columns[-1].id + 1, name="late")))
     with pytest.raises(SupersededError):
-        old.sink._book.backend.put(wider)
+        old.sink.writer._book.backend.put(wider)
     assert "late" not in Lake(_published(new)).changes(lake).column_names
 
 
@@ -229,7 +229,7 @@ def test_commits_of_others_between_ours_are_no_hindrance(kind: str, tmp_path: Pa
     receipts = replay.write(end, {"ints"})
 
     def maintain() -> None:
-        lake = replay.sink.journal.live("kinds", "ints")
+        lake = replay.sink.writer.journal.live("kinds", "ints")
         assert lake is not None
         if kind == "iceberg":
             from tidemill.sinks.lake.iceberg import identifier, open_catalog
@@ -262,8 +262,9 @@ def test_a_commit_whose_answer_was_lost_is_not_made_twice(kind: str, tmp_path: P
     assert sum(len(lake.changes(t)) for t in lake.journal.tables) == sum(r.rows for r in receipts)
 
 
-def lose_answers(sink: LakeSink, times: int) -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    real = sink._book.backend.append
+def lose_answers(sink: LakeHalves, times: int) -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    backend: Any = sink.writer._book.backend
+    real = backend.append
 
     def append(*words: Any) -> None:
         real(*words)
@@ -272,10 +273,10 @@ def lose_answers(sink: LakeSink, times: int) -> Iterator[Callable[[Callable[[], 
     for _ in range(times):
 
         def act(call: Callable[[], Any]) -> Any:
-            sink._book.backend.append = append  # type: ignore[method-assign]  # the fault
+            backend.append = append
             try:
                 return call()
             finally:
-                sink._book.backend.append = real  # type: ignore[method-assign]  # the fault
+                backend.append = real
 
         yield act

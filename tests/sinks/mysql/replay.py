@@ -8,14 +8,15 @@ import pyarrow as pa
 
 from tests.flow.schema.stores import fed_store
 from tests.histories import History, load
+from tests.sinks.halves import MysqlHalves
 from tests.sinks.lake.replay import rows_of
+from tidemill.flow.decoder import as_rows_of
 from tidemill.flow.mounter import mount
-from tidemill.flow.pipeline import as_rows_of
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks.mysql import MysqlSink, write_rows
+from tidemill.sinks.mysql import write_rows
 from tidemill.sinks.port import Rescan
 
 
@@ -73,9 +74,9 @@ def _changes(name: str, physical_id: int) -> pa.RecordBatch:
 
 def replay(
     history: History,
-    sink: MysqlSink,
+    sink: MysqlHalves,
     at_mark: Callable[[int], None],
-    run_ddl: Callable[[MysqlSink, DdlEvent], None] = MysqlSink.ddl,
+    run_ddl: Callable[[MysqlHalves, DdlEvent], None] = MysqlHalves.ddl,
 ) -> None:
     """``at_mark`` is called with the ts of each mark, when all up to it is there."""
     from_ts, marks = history.bootstrap_ts, {mark["ts"] for mark in history.marks()}

@@ -6,12 +6,13 @@ from typing import Any
 
 from tests.flow.encoder.samples import COMMIT_TS, Row, rows_of
 from tests.mariadb import MariaDb
+from tests.sinks.halves import MysqlHalves, mysql_sink
 from tests.sinks.moments import START
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri, write_rows
+from tidemill.sinks.mysql import parse_mysql_uri, write_rows
 
 
 class Upstream:
@@ -21,9 +22,9 @@ class Upstream:
         self._mariadb = mariadb
         self.sink = self.open()
 
-    def open(self, changefeed: str = "default") -> MysqlSink:
+    def open(self, changefeed: str = "default") -> MysqlHalves:
         options = replace(parse_mysql_uri(self._mariadb.uri("worker-count=2")), changefeed=changefeed)
-        sink = MysqlSink(options, None, rescan=self._rescan)
+        sink = mysql_sink(options, None, rescan=self._rescan)
         sink.recover(START)
         return sink
 

@@ -8,21 +8,22 @@ import pytest
 
 from tests.flow.encoder.samples import COMMIT_TS, KEY, column, rows_of, table_of
 from tests.mariadb import MariaDb
+from tests.sinks.halves import MysqlHalves, mysql_sink
 from tests.sinks.moments import START
 from tidemill.errors import SinkError
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType, PartitionInfo, TableInfo
 from tidemill.model.ts import Ts, compose
-from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri
+from tidemill.sinks.mysql import parse_mysql_uri
 
 TABLE = table_of(column("id", ColumnType.LONG, KEY), schema="ddls", name="t")
 
 
 @pytest.fixture
-def sink(mariadb: MariaDb) -> Iterator[MysqlSink]:
+def sink(mariadb: MariaDb) -> Iterator[MysqlHalves]:
     mariadb.query("CREATE OR REPLACE DATABASE ddls", "DROP DATABASE IF EXISTS tidb_cdc")
-    found = MysqlSink(parse_mysql_uri(mariadb.uri("enable-sync-point=true&sync-point-interval=30s")), None)
+    found = mysql_sink(parse_mysql_uri(mariadb.uri("enable-sync-point=true&sync-point-interval=30s")), None)
     found.recover(START)
     yield found
     found.close()
@@ -38,7 +39,7 @@ def tables(mariadb: MariaDb) -> list[str]:
     return [row[0] for row in found]
 
 
-def again(sink: MysqlSink, *events: DdlEvent) -> None:
+def again(sink: MysqlHalves, *events: DdlEvent) -> None:
     """Run events, lose all memory of it, and run them again."""
     for one in events:
         sink.ddl(one)
@@ -47,7 +48,7 @@ def again(sink: MysqlSink, *events: DdlEvent) -> None:
         sink.ddl(one)
 
 
-def test_tables_that_swap_their_names_swap_them_once(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_tables_that_swap_their_names_swap_them_once(sink: MysqlHalves, mariadb: MariaDb) -> None:
     mariadb.query("CREATE TABLE ddls.a (one INT)", "CREATE TABLE ddls.b (two INT)")
     pairs = (("a", "tmp"), ("b", "a"), ("tmp", "b"))
     renames = [
@@ -60,7 +61,7 @@ def test_tables_that_swap_their_names_swap_them_once(sink: MysqlSink, mariadb: M
 
 
 @pytest.mark.parametrize("seq", [0, 1, 2])
-def test_a_rename_that_went_through_unnoticed_is_recognised(sink: MysqlSink, mariadb: MariaDb, seq: int) -> None:
+def test_a_rename_that_went_through_unnoticed_is_recognised(sink: MysqlHalves, mariadb: MariaDb, seq: int) -> None:
     mariadb.query("CREATE TABLE ddls.old (one INT)")
     new = table_of(*TABLE.columns, name="new", schema="ddls")
     rename = event("", ActionType.RENAME_TABLE, 10, new, seq=seq, pre_schema="ddls", pre_table="old")
@@ -70,7 +71,7 @@ def test_a_rename_that_went_through_unnoticed_is_recognised(sink: MysqlSink, mar
     assert tables(mariadb) == ["new"]
 
 
-def test_an_exchange_that_went_through_unnoticed_is_not_undone(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_an_exchange_that_went_through_unnoticed_is_not_undone(sink: MysqlHalves, mariadb: MariaDb) -> None:
     mariadb.query(
         "CREATE TABLE ddls.t (id INT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (10))",
         "CREATE TABLE ddls.n (id INT PRIMARY KEY)",
@@ -103,7 +104,7 @@ def partitioned(count: int, *columns: str) -> TableInfo:
 )  # fmt: skip
 @pytest.mark.parametrize("is_noted", [False, True])
 def test_what_would_not_be_the_same_twice_goes_through_once(
-    sink: MysqlSink, mariadb: MariaDb, query: str, kind: ActionType, after: TableInfo, is_noted: bool
+    sink: MysqlHalves, mariadb: MariaDb, query: str, kind: ActionType, after: TableInfo, is_noted: bool
 ) -> None:
     mariadb.query("CREATE TABLE ddls.t (id INT PRIMARY KEY, a INT, b INT) PARTITION BY HASH (id) PARTITIONS 4")
     change = event(query, kind, 10, after, pre_table_info=partitioned(4, "a", "b"))
@@ -121,7 +122,7 @@ def test_what_would_not_be_the_same_twice_goes_through_once(
 def test_a_table_made_like_another_needs_no_other(mariadb: MariaDb) -> None:
     """The other may be filtered out, or have changed since: the table is made as it is upstream, its times in UTC."""
     mariadb.query("CREATE OR REPLACE DATABASE ddls", "DROP DATABASE IF EXISTS tidb_cdc")
-    sink = MysqlSink(parse_mysql_uri(mariadb.uri("time-zone=%2B08:00")), None)
+    sink = mysql_sink(parse_mysql_uri(mariadb.uri("time-zone=%2B08:00")), None)
     sink.recover(START)
     creation = "CREATE TABLE `t` (`id` int NOT NULL, `at` timestamp NULL DEFAULT '2020-01-01 00:00:00', KEY `i` (`at`))"
     again(sink, event("create table t like nowhere", ActionType.CREATE_TABLE, 1, creation=creation))
@@ -130,7 +131,7 @@ def test_a_table_made_like_another_needs_no_other(mariadb: MariaDb) -> None:
     sink.close()
 
 
-def test_columns_and_indexes_that_are_there_already_are_taken_as_done(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_columns_and_indexes_that_are_there_already_are_taken_as_done(sink: MysqlHalves, mariadb: MariaDb) -> None:
     again(
         sink,
         event("create table t (id int primary key)", ActionType.CREATE_TABLE, 1),
@@ -143,7 +144,9 @@ def test_columns_and_indexes_that_are_there_already_are_taken_as_done(sink: Mysq
     assert mariadb.query("SELECT id, v FROM ddls.t") == [(1, 7)]
 
 
-def test_a_dropped_table_can_be_brought_back_and_is_forgotten_an_hour_later(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_a_dropped_table_can_be_brought_back_and_is_forgotten_an_hour_later(
+    sink: MysqlHalves, mariadb: MariaDb
+) -> None:
     mariadb.query("CREATE TABLE ddls.t (id INT PRIMARY KEY)", "INSERT INTO ddls.t VALUES (1)")
     sink.ddl(event("drop table t", ActionType.DROP_TABLE, 1))
     assert tables(mariadb) == []
@@ -151,7 +154,7 @@ def test_a_dropped_table_can_be_brought_back_and_is_forgotten_an_hour_later(sink
     sink.ddl(event("flashback table t to t2", ActionType.RECOVER_TABLE, 2, back))
     assert mariadb.query("SELECT id FROM ddls.t2") == [(1,)]
     sink.ddl(event("drop table t2", ActionType.DROP_TABLE, 3, back))
-    sink.commit(compose((COMMIT_TS >> 18) + 3_700_000), [])
+    sink.publish(compose((COMMIT_TS >> 18) + 3_700_000))
     with pytest.raises(SinkError, match="Copy it as of"):
         sink.ddl(event("recover table t", ActionType.RECOVER_TABLE, 4))
 
@@ -171,7 +174,7 @@ def test_a_table_that_comes_back_and_was_not_kept_gets_its_rows_from_the_upstrea
             raise SinkError("gone")
         yield rows_of(table, (None, {"id": 2}))
 
-    sink = MysqlSink(parse_mysql_uri(mariadb.uri()), None, rescan=rescan)
+    sink = mysql_sink(parse_mysql_uri(mariadb.uri()), None, rescan=rescan)
     sink.recover(START)
     creation = "CREATE TABLE `t_old` (`id` int NOT NULL, PRIMARY KEY (`id`) /*T![clustered_index] CLUSTERED */)"
     recovered = event("flashback table t to t_old", ActionType.RECOVER_TABLE, 2, back, creation=creation)
@@ -184,7 +187,9 @@ def test_a_table_that_comes_back_and_was_not_kept_gets_its_rows_from_the_upstrea
     sink.close()
 
 
-def test_a_default_typed_in_another_time_zone_is_the_same_moment_downstream(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_a_default_typed_in_another_time_zone_is_the_same_moment_downstream(
+    sink: MysqlHalves, mariadb: MariaDb
+) -> None:
     mariadb.query("CREATE TABLE ddls.t (id INT PRIMARY KEY)", "INSERT INTO ddls.t VALUES (1)")
     after = table_of(
         *TABLE.columns, column("at", ColumnType.TIMESTAMP, default="2026-01-01 00:00:00"), name="t", schema="ddls"
@@ -196,14 +201,14 @@ def test_a_default_typed_in_another_time_zone_is_the_same_moment_downstream(sink
     assert mariadb.query("SELECT id, UNIX_TIMESTAMP(at) FROM ddls.t") == [(1, 1767225600), (2, 1767225600)]
 
 
-def test_a_ddl_that_the_downstream_refuses_is_shown(sink: MysqlSink) -> None:
+def test_a_ddl_that_the_downstream_refuses_is_shown(sink: MysqlHalves) -> None:
     with pytest.raises(
         SinkError, match=r"refused the DDL on ddls\.t .*1064.*The statement is: alter table t frobnicate"
     ):
         sink.ddl(event("alter table t frobnicate", ActionType.MODIFY_COLUMN, 1))
 
 
-def test_sync_points_are_recorded_at_round_moments(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_sync_points_are_recorded_at_round_moments(sink: MysqlHalves, mariadb: MariaDb) -> None:
     due = sink.next_barrier(Ts(COMMIT_TS))
     assert due is not None
     assert (due >> 18) % 30_000 == 0

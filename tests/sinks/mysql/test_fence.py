@@ -15,13 +15,14 @@ import pytest
 
 from tests.flow.encoder.samples import COMMIT_TS, rows_of
 from tests.mariadb import MariaDb
+from tests.sinks.halves import MysqlHalves, mysql_sink
 from tests.sinks.moments import START
 from tests.sinks.mysql.test_ddl import event
 from tests.sinks.mysql.test_writing import END, PLAIN, inserted
 from tidemill.errors import SinkError
 from tidemill.model.ddl import ActionType
 from tidemill.model.ts import Ts
-from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri, write_rows
+from tidemill.sinks.mysql import parse_mysql_uri, write_rows
 from tidemill.sinks.mysql.session import POOL
 
 PATIENCE_SECONDS = 120
@@ -110,9 +111,9 @@ def gate(mariadb: MariaDb) -> Iterator[Gate]:
     found.close()
 
 
-def open_sink(mariadb: MariaDb, port: int, parameters: str = "") -> MysqlSink:
+def open_sink(mariadb: MariaDb, port: int, parameters: str = "") -> MysqlHalves:
     options = replace(parse_mysql_uri(mariadb.uri(f"worker-count=1&{parameters}")), port=port, changefeed="fenced")
-    sink = MysqlSink(options, None, patience_seconds=PATIENCE_SECONDS)
+    sink = mysql_sink(options, None, patience_seconds=PATIENCE_SECONDS)
     sink.recover(START)
     return sink
 
@@ -131,7 +132,7 @@ CHANGES = [(None, {"id": n, "v": "old"}) for n in range(3)]
 def test_an_earlier_writer_is_stopped_wherever_it_was_held(
     gate: Gate, mariadb: MariaDb, parameters: str, is_idle: bool
 ) -> None:
-    def write(sink: MysqlSink, ts: int = 1000) -> None:
+    def write(sink: MysqlHalves, ts: int = 1000) -> None:
         write_rows(sink.target(PLAIN, PLAIN.id, (Ts(0), Ts(COMMIT_TS + ts))), iter([rows_of(PLAIN, *CHANGES)]))
 
     first = open_sink(mariadb, gate.port, parameters)
@@ -190,7 +191,7 @@ def test_other_changefeeds_and_clusters_are_left_alone(gate: Gate, mariadb: Mari
     target = sink.target(PLAIN, PLAIN.id, (Ts(0), END))
     write_rows(target, iter([rows_of(PLAIN, *inserted(1))]))
     options = replace(parse_mysql_uri(mariadb.uri()), changefeed="fenced", cluster_id="another")
-    other = MysqlSink(options, None)
+    other = mysql_sink(options, None)
     other.recover(START)
     write_rows(target, iter([rows_of(PLAIN, *inserted(1, first=5))]))
     assert mariadb.query("SELECT COUNT(*) FROM writing.plain") == [(2,)]

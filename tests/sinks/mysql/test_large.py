@@ -10,13 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.mariadb import MariaDb
+from tests.sinks.halves import mysql_sink
 from tests.sinks.moments import START
 from tests.sinks.mysql.upstreams import COMMIT_TS, Past, create_table, keyed_table, pasts
 from tidemill.flow.dispatcher import split_key_updates
 from tidemill.flow.filter.rows import without
 from tidemill.model.row import LargeRows, RowBatch, RowOp
 from tidemill.model.ts import Ts
-from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri, write_rows
+from tidemill.sinks.mysql import parse_mysql_uri, write_rows
 from tidemill.sinks.mysql.writer import windows
 
 END = Ts(COMMIT_TS + 1000)
@@ -42,7 +43,7 @@ def test_large_transactions_end_in_the_same_rows(
 ) -> None:
     table = keyed_table("large", text_key=text_key)
     mariadb.query("CREATE OR REPLACE DATABASE large", create_table(table))
-    sink = MysqlSink(parse_mysql_uri(mariadb.uri(f"worker-count=2&max-txn-row=2&{parameters}")), None)
+    sink = mysql_sink(parse_mysql_uri(mariadb.uri(f"worker-count=2&max-txn-row=2&{parameters}")), None)
     sink.recover(START)
     for number in range(len(past.transactions)):
         rows = past.rows(table, number, number + 1)
@@ -71,7 +72,7 @@ def test_what_stands_before_a_large_transaction_is_written_before_it() -> None:
 def test_with_table_atomicity_nobody_sees_a_part_and_what_fails_is_written_again(mariadb: MariaDb) -> None:
     table = keyed_table("large")
     mariadb.query("CREATE OR REPLACE DATABASE large", create_table(table))
-    sink = MysqlSink(parse_mysql_uri(mariadb.uri("transaction-atomicity=table")), None)
+    sink = mysql_sink(parse_mysql_uri(mariadb.uri("transaction-atomicity=table")), None)
     sink.recover(START)
     rows = Past([[(None, {"id": n, "a": f"{n}", "b": None, "v": None}) for n in range(6)]], []).rows(table, 0, 1)
     seen: list[int] = []

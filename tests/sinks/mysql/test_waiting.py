@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.mariadb import MariaDb
+from tests.sinks.halves import MysqlHalves, mysql_sink
 from tests.sinks.moments import START
 from tests.sinks.mysql.test_ddl import event
 from tidemill.errors import SinkError
 from tidemill.model.ddl import ActionType
-from tidemill.sinks.mysql import MysqlSink, parse_mysql_uri
+from tidemill.sinks.mysql import parse_mysql_uri
 from tidemill.sinks.mysql.lines import Lines
 from tidemill.sinks.mysql.retry import Patience
 
@@ -34,7 +35,7 @@ def test_a_server_that_is_away_is_told_of_at_the_first_try(caplog: pytest.LogCap
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         port = nobody.getsockname()[1]
-        sink = MysqlSink(parse_mysql_uri(f"mysql://root:secret@127.0.0.1:{port}/"), None, patience_seconds=0.5)
+        sink = mysql_sink(parse_mysql_uri(f"mysql://root:secret@127.0.0.1:{port}/"), None, patience_seconds=0.5)
         with pytest.raises(SinkError, match=r"for 0 s|for 1 s"):
             sink.recover(START)
     (said,) = [record.getMessage() for record in caplog.records]
@@ -47,7 +48,7 @@ def test_closing_ends_the_wait_for_a_server_that_is_away() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         uri = f"mysql://root@127.0.0.1:{nobody.getsockname()[1]}/"
-        sink = MysqlSink(parse_mysql_uri(uri), None, patience_seconds=HOURS)
+        sink = mysql_sink(parse_mysql_uri(uri), None, patience_seconds=HOURS)
         failures: list[SinkError] = []
 
         def recover() -> None:
@@ -84,7 +85,7 @@ def silent() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def ended(sink: MysqlSink, work: Callable[[], None], is_waiting: Callable[[], bool]) -> list[SinkError]:
+def ended(sink: MysqlHalves, work: Callable[[], None], is_waiting: Callable[[], bool]) -> list[SinkError]:
     """What ``work`` raises when the sink is closed beside it."""
     failures: list[SinkError] = []
 
@@ -105,10 +106,10 @@ def ended(sink: MysqlSink, work: Callable[[], None], is_waiting: Callable[[], bo
 
 
 def test_closing_ends_a_handshake_with_a_server_that_says_nothing(silent: int) -> None:
-    sink = MysqlSink(
+    sink = mysql_sink(
         parse_mysql_uri(f"mysql://root@127.0.0.1:{silent}/?read-timeout=10m"), None, patience_seconds=HOURS
     )
-    (failure,) = ended(sink, lambda: sink.recover(START), lambda: bool(sink._lines._connections))
+    (failure,) = ended(sink, lambda: sink.recover(START), lambda: bool(sink.owner._turn.lines._connections))
     assert failure.retryable
 
 
@@ -130,11 +131,11 @@ def test_closing_ends_the_wait_for_a_host_that_does_not_answer() -> None:
         for other in others:  # more than it queues: the next one is not answered
             other.setblocking(False)
             other.connect_ex(full.getsockname())
-        sink = MysqlSink(
+        sink = mysql_sink(
             parse_mysql_uri(f"mysql://root@127.0.0.1:{full.getsockname()[1]}/?timeout=10m"), None,
             patience_seconds=HOURS,
         )  # fmt: skip
-        (failure,) = ended(sink, lambda: sink.recover(START), lambda: bool(sink._lines._connections))
+        (failure,) = ended(sink, lambda: sink.recover(START), lambda: bool(sink.owner._turn.lines._connections))
         for other in others:
             other.close()
     assert failure.retryable
@@ -143,7 +144,7 @@ def test_closing_ends_the_wait_for_a_host_that_does_not_answer() -> None:
 def test_closing_ends_a_ddl_that_waits_for_a_lock(mariadb: MariaDb) -> None:
     mariadb.query("CREATE OR REPLACE DATABASE waits", "CREATE TABLE waits.t (id INT PRIMARY KEY)")
     mariadb.query("DROP DATABASE IF EXISTS tidb_cdc")  # whose notes may say that this DDL is done
-    sink = MysqlSink(parse_mysql_uri(mariadb.uri()), None, patience_seconds=HOURS)
+    sink = mysql_sink(parse_mysql_uri(mariadb.uri()), None, patience_seconds=HOURS)
     sink.recover(START)
     holder = mariadb.connect(autocommit=False)
     with holder.cursor() as cursor:

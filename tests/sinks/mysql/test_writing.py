@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import COMMIT_TS, KEY, column, rows_of, table_of
 from tests.mariadb import PASSWORD, MariaDb, need_mariadb
+from tests.sinks.halves import MysqlHalves, mysql_sink
 from tests.sinks.moments import START
 from tests.sinks.mysql.upstreams import Past, create_table, keyed_table, pasts
 from tidemill.errors import SinkError
 from tidemill.model.table import ColumnType, TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks.mysql import DownstreamUnavailableError, MysqlSink, failures, parse_mysql_uri, write_rows
+from tidemill.sinks.mysql import DownstreamUnavailableError, failures, parse_mysql_uri, write_rows
 
 END = Ts(COMMIT_TS + 1000)
 PLAIN = table_of(
@@ -27,17 +28,17 @@ PLAIN = table_of(
 
 
 @pytest.fixture
-def sink(mariadb: MariaDb) -> Iterator[MysqlSink]:
+def sink(mariadb: MariaDb) -> Iterator[MysqlHalves]:
     mariadb.query(
         "CREATE OR REPLACE DATABASE writing", "CREATE TABLE writing.plain (id BIGINT PRIMARY KEY, v VARCHAR(10))"
     )
-    found = MysqlSink(parse_mysql_uri(mariadb.uri("worker-count=3&max-txn-row=50")), None, patience_seconds=60)
+    found = mysql_sink(parse_mysql_uri(mariadb.uri("worker-count=3&max-txn-row=50")), None, patience_seconds=60)
     found.recover(START)
     yield found
     found.close()
 
 
-def write(sink: MysqlSink, table: TableInfo, *changes: Any, ts: Any = None) -> None:
+def write(sink: MysqlHalves, table: TableInfo, *changes: Any, ts: Any = None) -> None:
     write_rows(sink.target(table, table.id, (Ts(0), END)), iter([rows_of(table, *changes, ts=ts)]))
 
 
@@ -53,7 +54,7 @@ def test_batches_one_after_the_other_and_some_of_them_twice(
 ) -> None:
     table = keyed_table("again", text_key=data.draw(st.booleans()))
     mariadb.query("CREATE OR REPLACE DATABASE again", create_table(table))
-    sink = MysqlSink(parse_mysql_uri(mariadb.uri(f"worker-count=2&max-txn-row=2&{parameters}")), None)
+    sink = mysql_sink(parse_mysql_uri(mariadb.uri(f"worker-count=2&max-txn-row=2&{parameters}")), None)
     sink.recover(START)
     done = 0
     while done < len(past.transactions):
@@ -73,7 +74,7 @@ def test_a_server_that_is_killed_and_comes_back_in_mid_batch_is_survived(tmp_pat
     need_mariadb()
     with MariaDb(tmp_path / "m") as server:
         server.query("CREATE DATABASE writing", "CREATE TABLE writing.plain (id BIGINT PRIMARY KEY, v VARCHAR(10))")
-        sink = MysqlSink(parse_mysql_uri(server.uri("worker-count=4&max-txn-row=1")), None, patience_seconds=90)
+        sink = mysql_sink(parse_mysql_uri(server.uri("worker-count=4&max-txn-row=1")), None, patience_seconds=90)
         sink.recover(START)
         sink.commit(Ts(1), [])  # from here on plain INSERT
         rows = inserted(4000)
@@ -99,14 +100,14 @@ def test_a_server_that_is_killed_and_comes_back_in_mid_batch_is_survived(tmp_pat
         sink.close()
 
 
-def test_rows_that_are_there_already_are_replaced(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_rows_that_are_there_already_are_replaced(sink: MysqlHalves, mariadb: MariaDb) -> None:
     mariadb.query("INSERT INTO writing.plain VALUES (7, 'foreign')")
     sink.commit(Ts(1), [])
     write(sink, PLAIN, *inserted(20))
     assert mariadb.query("SELECT COUNT(*), SUM(v = 'row 7') FROM writing.plain") == [(20, 1)]
 
 
-def test_a_deadlock_is_tried_again(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_a_deadlock_is_tried_again(sink: MysqlHalves, mariadb: MariaDb) -> None:
     write(sink, PLAIN, *inserted(3))
     holder = mariadb.connect(autocommit=False)
     with holder.cursor() as cursor:
@@ -131,58 +132,58 @@ def test_a_deadlock_is_tried_again(sink: MysqlSink, mariadb: MariaDb) -> None:
 # What is refused
 
 
-def test_a_row_that_does_not_fit_is_named_by_its_key(sink: MysqlSink) -> None:
+def test_a_row_that_does_not_fit_is_named_by_its_key(sink: MysqlHalves) -> None:
     rows = inserted(120)
     rows[77] = (None, {"id": 77, "v": "much too long for the column"})
     with pytest.raises(SinkError, match=r"refused a row of table writing\.plain, the row with id = 77: Data too long"):
         write(sink, PLAIN, *rows)
 
 
-def test_a_table_that_is_not_there_is_named(sink: MysqlSink) -> None:
+def test_a_table_that_is_not_there_is_named(sink: MysqlHalves) -> None:
     with pytest.raises(SinkError, match=r"has no table writing\.other: .*1146.*Create it as it is upstream"):
         write(sink, replace(PLAIN, name="other"), *inserted(1))
 
 
-def test_a_table_with_other_columns_is_named(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_a_table_with_other_columns_is_named(sink: MysqlHalves, mariadb: MariaDb) -> None:
     mariadb.query("ALTER TABLE writing.plain CHANGE COLUMN v w VARCHAR(10)")
     with pytest.raises(SinkError, match=r"table writing\.plain of .* has other columns.*Unknown column 'v'"):
         write(sink, PLAIN, *inserted(1))
 
 
-def test_a_user_without_rights_is_told_which_are_missing(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_a_user_without_rights_is_told_which_are_missing(sink: MysqlHalves, mariadb: MariaDb) -> None:
     mariadb.query("CREATE OR REPLACE USER poor@'%'", "GRANT ALL ON tidb_cdc.* TO poor@'%'")
-    poor = MysqlSink(parse_mysql_uri(mariadb.uri(user="poor", password="")), None)
+    poor = mysql_sink(parse_mysql_uri(mariadb.uri(user="poor", password="")), None)
     poor.recover(START)
     with pytest.raises(SinkError, match=r"does not let us write table writing\.plain.*Grant the user"):
         write(poor, PLAIN, *inserted(1))
     mariadb.query("REVOKE ALL ON tidb_cdc.* FROM poor@'%'")
     with pytest.raises(SinkError, match=r"cannot take over the downstream .*tidb_cdc"):
-        MysqlSink(parse_mysql_uri(mariadb.uri(user="poor", password="")), None).recover(START)
-    wrong = MysqlSink(parse_mysql_uri(mariadb.uri(password="not-it-at-all")), None)
+        mysql_sink(parse_mysql_uri(mariadb.uri(user="poor", password="")), None).recover(START)
+    wrong = mysql_sink(parse_mysql_uri(mariadb.uri(password="not-it-at-all")), None)
     with pytest.raises(SinkError, match="1045") as raised:
         wrong.recover(START)
     assert "not-it-at-all" not in str(raised.value)
 
 
-def test_a_password_in_base64_is_taken_too(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_a_password_in_base64_is_taken_too(sink: MysqlHalves, mariadb: MariaDb) -> None:
     encoded = base64.b64encode(PASSWORD.encode()).decode()
-    MysqlSink(parse_mysql_uri(mariadb.uri(password=encoded)), None).recover(START)
+    mysql_sink(parse_mysql_uri(mariadb.uri(password=encoded)), None).recover(START)
 
 
 def test_a_server_that_stays_away_is_given_up_as_retryable() -> None:
-    gone = MysqlSink(parse_mysql_uri("mysql://root@127.0.0.1:1/?timeout=1s"), None, patience_seconds=0.2)
+    gone = mysql_sink(parse_mysql_uri("mysql://root@127.0.0.1:1/?timeout=1s"), None, patience_seconds=0.2)
     with pytest.raises(DownstreamUnavailableError, match=r"cannot take over the downstream at 127\.0\.0\.1:1"):
         gone.recover(START)
     assert DownstreamUnavailableError.retryable
 
 
-def test_a_table_without_a_key_is_refused(sink: MysqlSink) -> None:
+def test_a_table_without_a_key_is_refused(sink: MysqlHalves) -> None:
     keyless = table_of(column("a", ColumnType.LONG), schema="writing", name="keyless")
     with pytest.raises(SinkError, match=r"writing\.keyless: it has neither a primary key"):
         write(sink, keyless, (None, {"a": 1}))
 
 
-def test_what_a_lost_batch_inserted_and_a_later_one_deletes_is_gone(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_what_a_lost_batch_inserted_and_a_later_one_deletes_is_gone(sink: MysqlHalves, mariadb: MariaDb) -> None:
     """The lost batch comes again in two: the first has nothing of the row, the second sees it come and go."""
     first, middle, last = Ts(COMMIT_TS + 10), Ts(COMMIT_TS + 20), Ts(COMMIT_TS + 30)
     row = {"id": 1, "v": "came"}
@@ -198,8 +199,8 @@ def test_what_a_lost_batch_inserted_and_a_later_one_deletes_is_gone(sink: MysqlS
     assert not sink.target(PLAIN, PLAIN.id, (middle, last)).is_safe
 
 
-def test_what_an_earlier_run_may_have_written_is_written_safely(mariadb: MariaDb, sink: MysqlSink) -> None:
-    later = MysqlSink(parse_mysql_uri(mariadb.uri()), None, written_ts=END)
+def test_what_an_earlier_run_may_have_written_is_written_safely(mariadb: MariaDb, sink: MysqlHalves) -> None:
+    later = mysql_sink(parse_mysql_uri(mariadb.uri()), None, written_ts=END)
     later.recover(START)
     later.commit(Ts(END - 1), [])
     assert later.target(PLAIN, PLAIN.id, (Ts(END - 1), END)).is_safe
@@ -211,10 +212,10 @@ def test_what_an_earlier_run_may_have_written_is_written_safely(mariadb: MariaDb
 # Generations
 
 
-def test_an_earlier_generation_cannot_write_any_more(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_an_earlier_generation_cannot_write_any_more(sink: MysqlHalves, mariadb: MariaDb) -> None:
     target = sink.target(PLAIN, PLAIN.id, (Ts(0), END))
     write_rows(target, iter([rows_of(PLAIN, *inserted(1))]))
-    later = MysqlSink(parse_mysql_uri(mariadb.uri()), None)
+    later = mysql_sink(parse_mysql_uri(mariadb.uri()), None)
     later.recover(START)
     with pytest.raises(SinkError, match="another process has taken it over"):
         write_rows(target, iter([rows_of(PLAIN, *inserted(1, first=5))]))
@@ -224,41 +225,41 @@ def test_an_earlier_generation_cannot_write_any_more(sink: MysqlSink, mariadb: M
 
 
 def test_a_session_that_merely_got_the_number_of_an_earlier_one_is_left_alone(
-    sink: MysqlSink, mariadb: MariaDb
+    sink: MysqlHalves, mariadb: MariaDb
 ) -> None:
     """A server that was restarted counts from the beginning."""
     write(sink, PLAIN, *inserted(1))
     stranger = mariadb.connect()
     mine = "changefeed = 'default' AND cluster = 'default'"
-    mariadb.query(f"UPDATE tidb_cdc.tidemill_writer_v3 SET session = {stranger.thread_id()} WHERE {mine}")
-    later = MysqlSink(parse_mysql_uri(mariadb.uri()), None)
+    mariadb.query(f"UPDATE tidb_cdc.tidemill_writer_v4 SET session = {stranger.thread_id()} WHERE {mine}")
+    later = mysql_sink(parse_mysql_uri(mariadb.uri()), None)
     later.recover(START)
     stranger.ping(reconnect=False)
-    assert mariadb.query(f"SELECT * FROM tidb_cdc.tidemill_writer_v3 WHERE {mine}") == []
+    assert mariadb.query(f"SELECT * FROM tidb_cdc.tidemill_writer_v4 WHERE {mine}") == []
     stranger.close()
     later.close()
 
 
-def test_any_number_of_earlier_sessions_is_ended(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_any_number_of_earlier_sessions_is_ended(sink: MysqlHalves, mariadb: MariaDb) -> None:
     """Each session leaves its slot behind, so there are many after some weeks of one generation."""
     (before,) = mariadb.query("SELECT @@GLOBAL.max_allowed_packet")[0]
     mariadb.query(
-        "INSERT INTO tidb_cdc.tidemill_writer_v3 SELECT seq, 'default', 'default', 'earlier', 0, 0 "
+        "INSERT INTO tidb_cdc.tidemill_writer_v4 SELECT seq, 'default', 'default', 'main', 'earlier', 0, 0 "
         "FROM writing.seq_1_to_5000",
         "SET GLOBAL max_allowed_packet = 32768",
     )
     try:
-        later = MysqlSink(parse_mysql_uri(mariadb.uri()), None, patience_seconds=1.0)
+        later = mysql_sink(parse_mysql_uri(mariadb.uri()), None, patience_seconds=1.0)
         later.recover(START)
         later.close()
     finally:
         mariadb.query(f"SET GLOBAL max_allowed_packet = {before}")
-    left = "SELECT COUNT(*) FROM tidb_cdc.tidemill_writer_v3 WHERE changefeed = 'default' AND cluster = 'default'"
+    left = "SELECT COUNT(*) FROM tidb_cdc.tidemill_writer_v4 WHERE changefeed = 'default' AND cluster = 'default'"
     assert mariadb.query(left) == [(0,)]
 
 
 def test_a_statement_of_an_earlier_generation_is_ended_before_the_next_one_writes(
-    sink: MysqlSink, mariadb: MariaDb
+    sink: MysqlHalves, mariadb: MariaDb
 ) -> None:
     write(sink, PLAIN, *inserted(1))
     holder = mariadb.connect(autocommit=False)
@@ -276,7 +277,7 @@ def test_a_statement_of_an_earlier_generation_is_ended_before_the_next_one_write
     writer.start()
     while not mariadb.query("SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'")[0][0]:
         assert writer.is_alive()
-    later = MysqlSink(parse_mysql_uri(mariadb.uri()), None)
+    later = mysql_sink(parse_mysql_uri(mariadb.uri()), None)
     later.recover(START)
     holder.rollback()
     holder.close()
@@ -300,7 +301,7 @@ def test_a_lenient_session_may_warn_of_what_a_strict_one_takes(level: str, numbe
     assert failures.is_harmless(level, number) is is_harmless
 
 
-def test_a_row_with_an_enum_of_zero_is_kept_and_what_does_not_fit_refused(sink: MysqlSink, mariadb: MariaDb) -> None:
+def test_a_row_with_an_enum_of_zero_is_kept_and_what_does_not_fit_refused(sink: MysqlHalves, mariadb: MariaDb) -> None:
     mariadb.query("CREATE OR REPLACE TABLE writing.moods (id BIGINT PRIMARY KEY, e ENUM('a', 'b'), v VARCHAR(3))")
     moods = table_of(
         column("id", ColumnType.LONGLONG, KEY), column("e", ColumnType.ENUM, elems=("a", "b")),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidemill._pb import cdcpb_pb2
 from tidemill.errors import InvariantError, ProtocolViolationError
-from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
+from tidemill.model.change import FULL_CHANGE_SCHEMA, RAW_CHANGE_SCHEMA, Op
 from tidemill.upstream.feed import wire
 from tidemill.upstream.feed.matcher import Matched, Matcher
 from tidemill.upstream.feed.spill import Spill
@@ -414,3 +414,27 @@ def test_any_stream_gives_what_the_slow_model_gives(stream, data):
         messages = messages[n:]
     assert got == expected
     assert sorted(got_failed) == sorted(slots[region] for region in failed)
+
+
+def test_expiry_and_source_are_kept_where_a_change_has_one(matcher):
+    forever = Row(type=4, start_ts=12, commit_ts=12, key=b"b", value=b"w", op_type=1)
+    ending = Row(type=4, start_ts=11, commit_ts=11, key=b"a", value=b"v", op_type=1, expire_ts_unix_secs=2**64 - 1)
+    half = Row(type=1, start_ts=13, key=b"c", value=b"x", op_type=1, txn_source=3)
+    [(_, batch)] = feed(matcher, entries(ending, forever, INITIALIZED, half, commit(13, b"c", 14))).batches
+    assert batch.schema == FULL_CHANGE_SCHEMA
+    batch.validate(full=True)
+    found = [(row["key"], row["expire_seconds"], row["txn_source"]) for row in batch.to_pylist()]
+    assert found == [(b"a", 2**64 - 1, 0), (b"b", 0, 0), (b"c", 0, 3)]
+
+
+def test_changes_without_either_have_no_columns_for_them_though_others_of_the_message_do():
+    matcher = Matcher()
+    for request in (1, 2):
+        matcher.register(request, 1, CHECKPOINT)
+    marked = Row(type=4, start_ts=11, commit_ts=12, key=b"a", value=b"v", op_type=1, txn_source=1)
+    matched = feed(matcher, entries(marked), entries(committed(11, b"b", 12), request=2))
+    assert {request: batch.schema for request, batch in matched.batches} == {
+        1: FULL_CHANGE_SCHEMA,
+        2: RAW_CHANGE_SCHEMA,
+    }
+    assert [batch.schema for _, batch in feed(matcher, entries(committed(13, b"c", 14))).batches] == [RAW_CHANGE_SCHEMA]

@@ -22,7 +22,7 @@ rows = st.builds(
     key=st.binary(max_size=40),
     value=st.binary(max_size=300),
     old_value=st.binary(max_size=20),
-    expire_ts_unix_secs=st.integers(0, 100),
+    expire_ts_unix_secs=st.integers(0, 2**64 - 1),
     txn_source=st.integers(0, 5),
     generation=st.integers(0, 3),
 )
@@ -71,7 +71,8 @@ def seen_by_protobuf(batch):
             if which == "entries":
                 for r in event.entries.entries:
                     ts = (r.start_ts, r.commit_ts)
-                    found_rows.append((who, r.type, r.op_type, *ts, r.key, r.value, r.old_value, r.generation))
+                    rare = (r.expire_ts_unix_secs, r.txn_source)
+                    found_rows.append((who, r.type, r.op_type, *ts, r.key, r.value, r.old_value, r.generation, *rare))
             elif which == "resolved_ts":
                 found_resolved.append((event.resolved_ts, event.request_id, [event.region_id], len(found_rows)))
             elif which == "error":
@@ -87,10 +88,11 @@ def seen_by_us(parsed):
         return parsed.buffer[at : at + length].tobytes()
 
     found_rows = []
-    for r in parsed.rows.tolist():
+    rare = {row: (unsigned(expiry), unsigned(source)) for row, expiry, source in parsed.rare.tolist()}
+    for number, r in enumerate(parsed.rows.tolist()):
         region, request = (unsigned(n) for n in parsed.events[r[wire.EVENT]])
         bodies = text(r[4], r[5]), text(r[6], r[7]), text(r[8], r[9])
-        found_rows.append(((request, region), *r[:4], *bodies, r[wire.GENERATION]))
+        found_rows.append(((request, region), *r[:4], *bodies, r[wire.GENERATION], *rare.get(number, (0, 0))))
     found_resolved = []
     for ts, request, first, last, before in parsed.resolved.tolist():
         regions = [unsigned(n) for n in parsed.regions[first:last]]
@@ -117,7 +119,7 @@ def test_fields_of_a_newer_protocol_are_passed_over():
     entries = b"\x0a" + bytes([len(row + newer)]) + row + newer
     event = b"\x1a" + bytes([len(entries)]) + entries + newer
     parsed = wire.parse([newer + b"\x0a" + bytes([len(event)]) + event])
-    assert seen_by_us(parsed)[0] == [((0, 0), 0, 0, 5, 0, b"k", b"", b"", 0)]
+    assert seen_by_us(parsed)[0] == [((0, 0), 0, 0, 5, 0, b"k", b"", b"", 0, 0, 0)]
 
 
 def test_region_ids_that_are_not_packed_are_read_as_well():

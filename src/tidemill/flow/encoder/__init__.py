@@ -1,25 +1,43 @@
 """Rows in, messages out: bytes in the form that the downstream reads.
 
-    RowBatch ──► CanalJsonEncoder | CsvEncoder ──► Encoded (all messages in one buffer)
+    RowBatch ──► encoder of a protocol ──► Encoded (all messages in one buffer)
 
-An encoder is made on the executor from options that travel there (``Messages``); it keeps what
-is fixed per table and writes the rest in one compiled loop (``columnar.assembler``), straight from Arrow's buffers.
+Each protocol is a module: ``canal_json``, ``csv``, ``open_protocol``; ``port`` says what one is, ``registry`` which
+there are. Its encoder is made on the executor; it keeps what is fixed per table and writes the rest in one compiled
+loop (``columnar.assembler``), straight from Arrow's buffers.
 """
 
 from tidemill.columnar.encoded import Encoded
-from tidemill.flow.encoder.canal_json import CanalJsonEncoder, CanalJsonOptions
-from tidemill.flow.encoder.csv import BinaryEncoding, CsvEncoder, CsvOptions
-from tidemill.flow.encoder.registry import CountingEncoder, Encoder, MessageProtocol, Messages
+from tidemill.flow.encoder.canal_json import CanalJson, CanalJsonEncoder
+from tidemill.flow.encoder.csv import BinaryEncoding, Csv, CsvEncoder
+from tidemill.flow.encoder.open_protocol import OpenProtocol
+from tidemill.flow.encoder.port import Encoder, FileProtocol, Message, Option, QueueProtocol
+from tidemill.flow.encoder.registry import (
+    FOR_FILES,
+    FOR_QUEUES,
+    CountingEncoder,
+    Messages,
+    protocol_keys,
+    read_protocol,
+)
 
 __all__ = [
+    "FOR_FILES",
+    "FOR_QUEUES",
     "BinaryEncoding",
+    "CanalJson",
     "CanalJsonEncoder",
-    "CanalJsonOptions",
     "CountingEncoder",
+    "Csv",
     "CsvEncoder",
-    "CsvOptions",
     "Encoded",
     "Encoder",
-    "MessageProtocol",
+    "FileProtocol",
+    "Message",
     "Messages",
+    "OpenProtocol",
+    "Option",
+    "QueueProtocol",
+    "protocol_keys",
+    "read_protocol",
 ]

@@ -1,4 +1,4 @@
-"""canal-json: one JSON object a change, every value a string or null.
+"""canal-json: one JSON object per change, every value a string or null.
 
     {"id":0,"database":"shop","table":"item","pkNames":["id"],"isDdl":false,"type":"UPDATE","es":…,"ts":…,"sql":"",
      "sqlType":{…},"mysqlType":{…},"old":[{…}],"data":[{…}],"_tidb":{"commitTs":…}}
@@ -7,8 +7,9 @@ All but the values and the timestamps is the same for every row of a table and i
 The words of the format (``es``, ``ts``, ``sqlType``, …) stay inside this module. Runs on executors.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -16,8 +17,10 @@ from tidemill.columnar import float_text
 from tidemill.columnar.assembler import Kind
 from tidemill.columnar.encoded import Encoded
 from tidemill.columnar.program import NEW, OLD, Program, ProgramBuilder, SqlType, TextColumn, run
-from tidemill.errors import SinkError
+from tidemill.config.values import boolean_of
+from tidemill.flow.encoder.handle_key import deleted_columns
 from tidemill.flow.encoder.json_text import quoted
+from tidemill.flow.encoder.port import Message, Option, Partitions
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.table import ColumnInfo, TableInfo
@@ -28,60 +31,93 @@ _QUOTE = ord('"')
 
 
 @dataclass(frozen=True, slots=True)
-class CanalJsonOptions:
+class CanalJson:
+    """The protocol for files and for queues. In a queue messages have no keys, and DDLs go to the first partition."""
+
+    name: ClassVar = "canal-json"
+    extension: ClassVar = ".json"
+    is_positional: ClassVar = False
+    options: ClassVar[Mapping[str, Option]] = {
+        "enable-tidb-extension": Option(
+            "enable_tidb_extension", boolean_of, "false", "Messages carry the commit-ts in a field `_tidb`."
+        ),
+        "content-compatible": Option(
+            "content_compatible",
+            boolean_of,
+            "false",
+            "As the original Canal writes: full types, and `old` with changed columns only.",
+            "sink.content-compatible",
+        ),
+        "only-output-updated-columns": Option(
+            "only_output_updated_columns",
+            boolean_of,
+            "false",
+            "The field `old` of an update holds changed columns only.",
+            "sink.only-output-updated-columns",
+        ),
+        "delete-only-output-handle-key-columns": Option(
+            "delete_only_output_handle_key_columns",
+            boolean_of,
+            "false",
+            "A delete holds the columns of the handle key only.",
+            "sink.delete-only-output-handle-key-columns",
+        ),
+    }
+
     enable_tidb_extension: bool = False  # carry commit-ts, and watermarks
     only_output_updated_columns: bool = False  # "old" holds only what an update changed
     delete_only_output_handle_key_columns: bool = False
     content_compatible: bool = False  # as the original Canal: full types, and only updated columns in "old"
-    terminator: bytes = b"\r\n"  # after each message; empty where messages travel one by one
+
+    @property
+    def has_commit_ts(self) -> bool:
+        return self.enable_tidb_extension
 
     @property
     def old_has_only_changes(self) -> bool:
         return self.only_output_updated_columns or self.content_compatible
 
+    def header(self, table: TableInfo, terminator: bytes) -> bytes:
+        return b""
+
+    def encoder(self, built_ms: int, terminator: bytes = b"") -> "CanalJsonEncoder":
+        return CanalJsonEncoder(self, built_ms, terminator)
+
+    def ddl(self, event: DdlEvent, built_ms: int) -> Message:
+        ts = event.finished_ts
+        head = _head(event.schema, event.table, "null", ddl_word(event.type), is_ddl=True)
+        return Message(self._notice(head, ts, built_ms, event.query, f'"commitTs":{ts}'), ts, partition=0)
+
+    def resolved(self, ts: Ts, built_ms: int) -> Message | None:
+        """None without the extension, which alone has watermarks."""
+        if not self.enable_tidb_extension:
+            return None
+        head = _head("", "", "null", "TIDB_WATERMARK")
+        return Message(self._notice(head, ts, built_ms, "", f'"watermarkTs":{ts}'), ts)
+
+    def _notice(self, head: str, ts: Ts, built_ms: int, query: str, extension: str) -> bytes:
+        text = (
+            f'{head}{physical_ms(ts)},"ts":{built_ms},"sql":{quoted(query)},'
+            '"sqlType":null,"mysqlType":null,"data":null,"old":null'
+        )
+        return f'{text},"_tidb":{{{extension}}}}}'.encode() if self.enable_tidb_extension else f"{text}}}".encode()
+
 
 class CanalJsonEncoder:
-    """Encodes batches of rows; remembers what is fixed for the table it met last.
+    """One message per change, in order. ``built_ms`` is the build time that every message carries."""
 
-    ``built_ms`` is the build time that every message carries.
-    """
-
-    def __init__(self, options: CanalJsonOptions, built_ms: int) -> None:
-        self._options = options
+    def __init__(self, protocol: CanalJson, built_ms: int, terminator: bytes) -> None:
+        self._protocol = protocol
         self._built_ms = built_ms
+        self._terminator = terminator
         self._table: TableInfo | None = None
         self._program: Program | None = None
 
-    def __reduce__(self) -> tuple[type["CanalJsonEncoder"], tuple[CanalJsonOptions, int]]:
-        return type(self), (self._options, self._built_ms)
-
-    def encode(self, rows: RowBatch) -> Encoded:
-        """One message a change, in order."""
+    def encode(self, rows: RowBatch, partitions: Partitions | None = None) -> Encoded:
         if self._program is None or self._table is not rows.table:
-            self._program, self._table = _row_program(rows.table, self._options), rows.table
-        return run(self._program, rows, _prepare, self._built_ms)
-
-    def encode_ddl(self, event: DdlEvent) -> bytes:
-        """The message of a DDL, with terminator."""
-        extension = f'"commitTs":{event.finished_ts}'
-        return self._notice(event.schema, event.table, ddl_word(event.type), event.finished_ts, event.query, extension)
-
-    def encode_watermark(self, ts: Ts) -> bytes | None:
-        """The message that says all up to ``ts`` has been sent; None without the extension, which alone has it."""
-        if not self._options.enable_tidb_extension:
-            return None
-        return self._notice("", "", "TIDB_WATERMARK", ts, None, f'"watermarkTs":{ts}')
-
-    def _notice(self, schema: str, table: str, word: str, ts: Ts, query: str | None, extension: str) -> bytes:
-        is_ddl = "false" if query is None else "true"
-        text = (
-            f'{{"id":0,"database":{quoted(schema)},"table":{quoted(table)},"pkNames":null,"isDdl":{is_ddl},'
-            f'"type":"{word}","es":{physical_ms(ts)},"ts":{self._built_ms},"sql":{quoted(query or "")},'
-            '"sqlType":null,"mysqlType":null,"data":null,"old":null'
-        )
-        if self._options.enable_tidb_extension:
-            text += f',"_tidb":{{{extension}}}'
-        return text.encode() + b"}" + self._options.terminator
+            self._program, self._table = _row_program(rows.table, self._protocol, self._terminator), rows.table
+        encoded = run(self._program, rows, _prepare, self._built_ms)
+        return encoded if partitions is None else replace(encoded, partitions=partitions)
 
 
 def ddl_word(action: int) -> str:
@@ -127,13 +163,16 @@ _DDL_WORDS: dict[int, str] = {
 }
 
 
-def _row_program(table: TableInfo, options: CanalJsonOptions) -> Program:
+def _row_program(table: TableInfo, options: CanalJson, terminator: bytes) -> Program:
     builder = ProgramBuilder()
     everything = tuple(enumerate(table.stored_columns))
     for op in RowOp:
-        columns = _deleted_columns(table, options) if op is RowOp.DELETE else everything
+        by_key = op is RowOp.DELETE and options.delete_only_output_handle_key_columns
+        columns = deleted_columns(table, everything) if by_key else everything
         image = OLD if op is RowOp.DELETE else NEW
-        builder.literal(_head(table, op))
+        # Keys in the order of the table's columns, not of the key's: so TiCDC writes them.
+        keys = ",".join(quoted(c.name) for c in sorted(table.primary_key, key=lambda column: column.offset))
+        builder.literal(_head(table.schema, table.name, f"[{keys}]", op.name).encode())
         builder.commit_ms()
         builder.literal(b',"ts":')
         builder.built_ms()
@@ -150,31 +189,17 @@ def _row_program(table: TableInfo, options: CanalJsonOptions) -> Program:
             builder.literal(b',"_tidb":{"commitTs":')
             builder.commit_ts()
             builder.literal(b"}")
-        builder.literal(b"}" + options.terminator)
+        builder.literal(b"}" + terminator)
         builder.end_change()
     return builder.build()
 
 
-def _head(table: TableInfo, op: RowOp) -> bytes:
-    # In the order of the table's columns, not of the key's: so TiCDC writes them.
-    keys = ",".join(quoted(c.name) for c in sorted(table.primary_key, key=lambda column: column.offset))
+def _head(schema: str, table: str, keys: str, word: str, *, is_ddl: bool = False) -> str:
+    """All up to the first ts."""
     return (
-        f'{{"id":0,"database":{quoted(table.schema)},"table":{quoted(table.name)},"pkNames":[{keys}],'
-        f'"isDdl":false,"type":"{op.name}","es":'
-    ).encode()
-
-
-def _deleted_columns(table: TableInfo, options: CanalJsonOptions) -> Sequence[tuple[int, ColumnInfo]]:
-    columns = tuple(enumerate(table.stored_columns))
-    if not options.delete_only_output_handle_key_columns:
-        return columns
-    keys = {column.offset for column in table.handle_key}
-    if not keys:
-        raise SinkError(
-            f"cannot encode deletes of table {table.full_name} with delete-only-output-handle-key-columns: it has no "
-            "handle key. Give the table a primary key, or take the option out of the sink URI."
-        )
-    return [(place, column) for place, column in columns if column.offset in keys]
+        f'{{"id":0,"database":{quoted(schema)},"table":{quoted(table)},"pkNames":{keys},'
+        f'"isDdl":{str(is_ddl).lower()},"type":"{word}","es":'
+    )
 
 
 def _sql_type(place: int, column: ColumnInfo) -> SqlType:
@@ -182,7 +207,7 @@ def _sql_type(place: int, column: ColumnInfo) -> SqlType:
     return SqlType(place, f"{name}:{kind.code}".encode(), kind.limit, f"{name}:{kind.promoted}".encode())
 
 
-def _mysql_types(columns: Sequence[tuple[int, ColumnInfo]], options: CanalJsonOptions) -> bytes:
+def _mysql_types(columns: Sequence[tuple[int, ColumnInfo]], options: CanalJson) -> bytes:
     word = full_mysql_type if options.content_compatible else mysql_type
     return ",".join(f"{quoted(column.name)}:{quoted(word(column))}" for _, column in columns).encode()
 

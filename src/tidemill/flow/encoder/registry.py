@@ -1,22 +1,82 @@
-"""Which encoder a changefeed uses."""
+"""Which protocols there are, and which of them, with which options, a sink URI means."""
 
-import enum
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.columnar.encoded import Encoded
-from tidemill.flow.encoder.canal_json import CanalJsonEncoder, CanalJsonOptions
-from tidemill.flow.encoder.csv import CsvEncoder, CsvOptions
+from tidemill.config.keys import MESSAGES, Key, boolean, text
+from tidemill.config.sink_uri import SHOWN
+from tidemill.config.values import boolean_of, sentence
+from tidemill.errors import SinkUriError, suggestion
+from tidemill.flow.encoder.canal_json import CanalJson
+from tidemill.flow.encoder.csv import Csv
+from tidemill.flow.encoder.open_protocol import OpenProtocol
+from tidemill.flow.encoder.port import Encoder, FileProtocol, MessageProtocol, QueueProtocol
 from tidemill.model.row import RowBatch
 
+FOR_FILES: Mapping[str, type[FileProtocol]] = {
+    CanalJson.name: CanalJson,
+    Csv.name: Csv,
+}
 
-class MessageProtocol(enum.Enum):
-    CANAL_JSON = "canal-json"
-    CSV = "csv"
+FOR_QUEUES: Mapping[str, type[QueueProtocol]] = {
+    OpenProtocol.name: OpenProtocol,
+    CanalJson.name: CanalJson,
+}
+
+P = TypeVar("P", bound=MessageProtocol)
+
+
+def read_protocol(
+    kinds: Mapping[str, type[P]], name: str | None, given: Mapping[str, str], others: Collection[str] = ()
+) -> P | None:
+    """The protocol ``name`` of ``kinds``, with the options in ``given``: parameters of a sink URI that are not the
+    sink's own, whose names are ``others``. Raises SinkUriError for one that no protocol knows, or another one."""
+    options = kinds[name].options if name is not None else {}
+    fields = {}
+    for parameter, value in given.items():
+        option = options.get(parameter)
+        if option is None:
+            raise _misplaced(kinds, name, parameter, others)
+        try:
+            fields[option.field] = option.read(value)
+        except ValueError as wanted:
+            shown = repr(value) if parameter in SHOWN else "this value"
+            raise SinkUriError(f"sink URI parameter {parameter!r} is {shown}; it must be {sentence(wanted)}") from None
+    return kinds[name](**fields) if name is not None else None
+
+
+def _misplaced(kinds: Mapping[str, type[P]], name: str | None, parameter: str, others: Collection[str]) -> SinkUriError:
+    owners = [kind.name for kind in kinds.values() if parameter in kind.options]
+    if owners:
+        return SinkUriError(
+            f"sink URI parameter {parameter!r} belongs to protocol {' and '.join(owners)}, not to "
+            f"{name or 'a sink without one'}. Take it out, or change the protocol."
+        )
+    known = sorted({*others, *(option for kind in kinds.values() for option in kind.options)})
+    hint = suggestion(parameter, known) or f" Known are {', '.join(known)}."
+    return SinkUriError(f"unknown sink URI parameter {parameter!r}.{hint}")
+
+
+def protocol_keys() -> dict[str, Key]:
+    """The options of protocols as keys of a changefeed's file. They become parameters of the sink URI."""
+    return {
+        option.key: Key(
+            boolean if option.read is boolean_of else text,
+            option.default if option.default.startswith("`") else f"`{option.default}`",
+            "See the sink URI's parameter of this name.",
+            parameter,
+            MESSAGES,
+        )
+        for kind in FOR_FILES.values()
+        for parameter, option in kind.options.items()
+        if option.key
+    }
 
 
 class CountingEncoder:
@@ -26,26 +86,16 @@ class CountingEncoder:
         return Encoded(pa.py_buffer(b""), np.zeros(len(rows), dtype=np.int64), rows.commit_ts)
 
 
-Encoder = CanalJsonEncoder | CsvEncoder | CountingEncoder
-
-
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The form in which a sink's messages go out. Small and picklable: it travels to executors."""
+    """The form in which a sink of files writes messages. Small and picklable: it travels to executors."""
 
-    protocol: MessageProtocol | None = None  # None: rows are counted, not encoded
-    canal_json: CanalJsonOptions = field(default_factory=CanalJsonOptions)
-    csv: CsvOptions = field(default_factory=CsvOptions)
+    protocol: FileProtocol | None = None  # None: rows are counted, not encoded
+    terminator: bytes = b"\r\n"
 
     def encoder(self, built_ms: int) -> Encoder:
         """``built_ms`` is the build time that messages carry: one for all of a unit."""
-        match self.protocol:
-            case MessageProtocol.CANAL_JSON:
-                return CanalJsonEncoder(self.canal_json, built_ms)
-            case MessageProtocol.CSV:
-                return CsvEncoder(self.csv)
-            case None:
-                return CountingEncoder()
+        return CountingEncoder() if self.protocol is None else self.protocol.encoder(built_ms, self.terminator)
 
     def encode(self, rows: Iterator[RowBatch]) -> Iterator[Encoded]:
         encoder = self.encoder(int(SYSTEM_CLOCK.now() * 1000))

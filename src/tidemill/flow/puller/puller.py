@@ -47,7 +47,7 @@ class ChangeReceiver(Protocol):
     """Who keeps what the puller brings. All calls come from the puller's loop."""
 
     async def receive(self, subscription: int, changes: pa.RecordBatch) -> None:
-        """Take changes of ``RAW_CHANGE_SCHEMA`` with keys inside the span. While this waits, its store is not read."""
+        """Take raw changes with keys inside the span. While this waits, its store is not read."""
         ...
 
     def resolve(self, subscription: int, resolved_ts: Ts) -> None:

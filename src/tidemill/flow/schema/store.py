@@ -33,7 +33,7 @@ from tidemill.flow.schema.versions import Absent, Rows, Versions
 from tidemill.flow.schema.visible import is_visible
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
-from tidemill.model.ts import Ts
+from tidemill.model.ts import MAX_TS, Ts
 from tidemill.tidb.documents import (
     Job,
     JobState,
@@ -121,6 +121,10 @@ class SchemaStore:
         """Like ``lookup``, with None for every reason to have no table."""
         found = self.lookup(physical_id, commit_ts)
         return found if isinstance(found, TableInfo) else None
+
+    def tables_above(self, physical_id: int, ts: int) -> list[TableInfo]:
+        """Those that explain rows of ``physical_id`` with commit-ts above ``ts``, one after the other."""
+        return [form for _, form in self.forms(physical_id, ts, MAX_TS) if isinstance(form, TableInfo)]
 
     def forms(self, physical_id: int, from_ts: int, to_ts: int) -> list[tuple[Ts, TableInfo | Absent]]:
         """What explains the rows of ``physical_id`` with commit-ts in ``(from_ts, to_ts]``: pairs of the ts above which

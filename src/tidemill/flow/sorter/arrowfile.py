@@ -35,13 +35,13 @@ class Frame:
     identity_at: int = 0  # in the file
 
 
-def frame(rows: int, sizes: Sequence[int], identity: bytes = _NOBODY) -> Frame:
-    """The frame for a batch of ``RAW_CHANGE_SCHEMA`` without nulls.
+def frame(rows: int, sizes: Sequence[int], identity: bytes = _NOBODY, columns: pa.Schema = RAW_CHANGE_SCHEMA) -> Frame:
+    """The frame for a batch of changes.
 
     ``sizes`` are those of its buffers in Arrow's order: for each column offsets, if it has them, and data.
     ``identity``: of ``IDENTITY_BYTES``, no other file has it.
     """
-    schema, message, footer = _template()
+    schema, message, footer = _template(columns)
     identity_at = len(_MAGIC) + schema.index(_NOBODY)
     schema, footer = schema.replace(_NOBODY, identity), footer.replace(_NOBODY, identity)
     places: list[int] = []
@@ -49,7 +49,7 @@ def frame(rows: int, sizes: Sequence[int], identity: bytes = _NOBODY) -> Frame:
     for size in sizes:
         places.append(body)
         body += -(-size // ALIGNMENT) * ALIGNMENT
-    message = _fill_message(message, rows, sizes, places, body)
+    message = _fill_message(message, columns, rows, sizes, places, body)
     before = len(_MAGIC) + len(schema)
     padding = -(before + 8 + len(message)) % ALIGNMENT
     message = _CONTINUES + struct.pack("<i", len(message) + padding) + message + bytes(padding)
@@ -61,7 +61,9 @@ def frame(rows: int, sizes: Sequence[int], identity: bytes = _NOBODY) -> Frame:
     return Frame(head, tuple(len(head) + place for place in places), body, tail, identity_at)
 
 
-def _fill_message(message: bytes, rows: int, sizes: Sequence[int], places: Sequence[int], body: int) -> bytes:
+def _fill_message(
+    message: bytes, columns: pa.Schema, rows: int, sizes: Sequence[int], places: Sequence[int], body: int
+) -> bytes:
     """Put the numbers of a batch into the template of its metadata (flatbuffers: Message and RecordBatch)."""
     filled = bytearray(message)
     top = _root(message)
@@ -70,7 +72,7 @@ def _fill_message(message: bytes, rows: int, sizes: Sequence[int], places: Seque
     struct.pack_into("<q", filled, _field(message, header, 0), rows)
     nodes, buffers = (_vector(message, _field(message, header, slot)) for slot in (1, 2))
     rest = iter(zip(places, sizes, strict=True))
-    for i, column in enumerate(RAW_CHANGE_SCHEMA):
+    for i, column in enumerate(columns):
         struct.pack_into("<qq", filled, nodes + 16 * i, rows, 0)
         struct.pack_into("<qq", filled, buffers, 0, 0)  # no validity bitmap
         buffers += 16
@@ -80,14 +82,15 @@ def _fill_message(message: bytes, rows: int, sizes: Sequence[int], places: Seque
     return bytes(filled)
 
 
-@lru_cache(maxsize=1)
-def _template() -> tuple[bytes, bytes, bytes]:
+@lru_cache(maxsize=2)
+def _template(columns: pa.Schema) -> tuple[bytes, bytes, bytes]:
     """A whole schema message, and the bare metadata of a record batch and of the footer."""
     sink = pa.BufferOutputStream()
-    named = RAW_CHANGE_SCHEMA.with_metadata({_IDENTITY: _NOBODY})
+    named = columns.with_metadata({_IDENTITY: _NOBODY})
     with pa.ipc.new_file(sink, named) as writer:
         # Of one row, since flatbuffers leave out numbers that are zero.
-        writer.write_batch(pa.record_batch([[1], [1], [1], [b"k"], [b"v"], [b"o"]], schema=named))
+        row = [[b"x"] if column.type == pa.binary() else [1] for column in columns]
+        writer.write_batch(pa.record_batch(row, schema=named))
     file = sink.getvalue().to_pybytes()
     schema_end = len(_MAGIC) + 8 + struct.unpack_from("<i", file, len(_MAGIC) + 4)[0]
     message_bytes = struct.unpack_from("<i", file, schema_end + 4)[0]

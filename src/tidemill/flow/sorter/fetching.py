@@ -40,7 +40,6 @@ from tidemill.flow.sorter.wire import (
     offsets_of,
     values_of,
 )
-from tidemill.model.change import RAW_CHANGE_SCHEMA
 
 if TYPE_CHECKING:
     from pyarrow import flight
@@ -88,12 +87,12 @@ class SegmentSupply:
     def _received(
         self, reader: "flight.FlightStreamReader", each: SegmentSlice, keys: KeyRange | None
     ) -> SegmentSlice | None:
-        if not reader.schema.equals(RAW_CHANGE_SCHEMA):
+        if not reader.schema.equals(each.layout.schema):
             raise _BadAnswerError("it has other columns than changes have")
         most_rows, *most_bytes = BOUNDS.unpack(_metadata(reader.read_chunk()))
         if most_rows != len(each) or sum(most_bytes) > each.layout.file_bytes:
             raise _BadAnswerError(f"it is about {most_rows} rows, and {len(each)} were asked for")
-        layout = empty_layout(each.layout.path, most_rows, most_bytes)
+        layout = empty_layout(each.layout, most_rows, most_bytes)
         kept = _Fetched(layout)
         while len((chunk := reader.read_chunk()).data):
             chunk.data.validate(full=True)

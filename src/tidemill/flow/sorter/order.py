@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tidemill.columnar.gather import Scattered
 from tidemill.columnar.jit import kernel
 from tidemill.errors import InvariantError
-from tidemill.model.change import RAW_CHANGE_SCHEMA, cut_by_bytes
+from tidemill.model.change import alike, cut_by_bytes
 
 Rows = npt.NDArray[np.int64]
 Stamps = npt.NDArray[np.uint64]
@@ -48,6 +48,11 @@ class Merged:
     def __len__(self) -> int:
         return int(self.bounds[-1])
 
+    @property
+    def schema(self) -> pa.Schema:
+        schema: pa.Schema = self.parts[0].schema
+        return schema
+
     def fixed(self, name: str) -> npt.NDArray[Any]:
         """A column of numbers, in order."""
         values = _joined(self.parts, name)
@@ -63,14 +68,14 @@ class Merged:
         if self.order is None and len(self.parts) == 1:
             yield from (self.parts[0].slice(low, high - low) for low, high in pairwise(cuts))
             return
-        fixed = {name: self.fixed(name) for name in RAW_CHANGE_SCHEMA.names if name not in BINARY_COLUMNS}
+        fixed = {name: self.fixed(name) for name in self.schema.names if name not in BINARY_COLUMNS}
         binary = self.binary
         for low, high in pairwise(cuts):
             columns = [
                 _gathered(binary[name].slice(low, high)) if name in binary else pa.array(fixed[name][low:high])
-                for name in RAW_CHANGE_SCHEMA.names
+                for name in self.schema.names
             ]
-            yield pa.RecordBatch.from_arrays(columns, schema=RAW_CHANGE_SCHEMA)
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 def merge(parts: Sequence[pa.RecordBatch], bounds: Rows | None = None) -> Merged:
@@ -79,6 +84,7 @@ def merge(parts: Sequence[pa.RecordBatch], bounds: Rows | None = None) -> Merged
     Without ``bounds`` all is one section. Two changes of one key and commit-ts that differ in anything
     else raise an ``InvariantError``.
     """
+    parts = alike(parts)
     if bounds is None:
         bounds = np.array([0, sum(len(part) for part in parts)], dtype=np.int64)
     index = _Index(parts, bounds)

@@ -3,7 +3,7 @@
 The file is an Arrow IPC file with a single record batch. It holds one or more *sections*, one per
 span, each sorted by ``(commit_ts, start_ts, key)``: a range of commit-ts of one span is a range of
 rows. Readers do not parse it. They are told where its buffers lie and take views of the rows they
-want, after checking the CRC-32 of exactly those blocks of 64 KiB that the rows touch.
+want, after checking the checksums of exactly those blocks of 64 KiB that the rows touch.
 
 In memory stays, per segment, a sample of every thousandth row, and of more where rows are large (its commit-ts
 and the size of everything before it) and the checksums. That answers how many rows and bytes lie below a ts, and
@@ -20,7 +20,6 @@ another name and renamed, so a file that has its name is whole.
 import os
 import secrets
 import sys
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,18 +31,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.columnar.checksum import checksums
 from tidemill.columnar.gather import Scattered
 from tidemill.errors import DataDirError, SegmentCorruptError
 from tidemill.flow.sorter.arrowfile import ALIGNMENT, IDENTITY_BYTES, frame
 from tidemill.flow.sorter.order import BINARY_COLUMNS, Rows, Stamps, merge
-from tidemill.model.change import RAW_CHANGE_SCHEMA, cut_by_bytes
+from tidemill.model.change import FULL_CHANGE_SCHEMA, RAW_CHANGE_SCHEMA, cut_by_bytes
 from tidemill.private import open_private
 
 BLOCK_BYTES = 1 << 16  # what one checksum covers
+_COMPARED = -1  # in place of a checksum that was found right
 SAMPLE_ROWS, SAMPLE_BYTES = 1 << 10, 1 << 20  # one sample stands for so much at most, or for one row
 
-_FIXED = {"start_ts": 8, "commit_ts": 8, "op": 1}  # column and its width
-_ROW_BYTES = sum(_FIXED.values()) + 4 * len(BINARY_COLUMNS)  # of a row with empty key and values
+_WIDTHS = (8, 8, 1, 8, 8)  # of columns of fixed width; the last two are there where rows have them
+_FEW_COLUMNS = 3  # where they have not
+_ROW_BYTES = sum(_WIDTHS[:_FEW_COLUMNS]) + 4 * len(BINARY_COLUMNS)  # of a row with empty key and values
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Layout:
 
     path: str
     file_bytes: int
-    fixed: tuple[int, ...]  # of _FIXED
+    fixed: tuple[int, ...]  # columns of fixed width, the first of those in _WIDTHS
     offsets: tuple[int, ...]  # of BINARY_COLUMNS
     data: tuple[int, ...]
     identity: bytes = b""  # which no other segment has, on any host
@@ -61,6 +63,10 @@ class Layout:
     @property
     def name(self) -> str:
         return os.path.basename(self.path)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return RAW_CHANGE_SCHEMA if len(self.fixed) == _FEW_COLUMNS else FULL_CHANGE_SCHEMA
 
     def is_here(self) -> bool:
         """Whether the path leads to this very segment from this process."""
@@ -88,10 +94,10 @@ class BlockSums:
     """Checksums of consecutive blocks."""
 
     first: int
-    crc32: bytes  # four bytes each, native order
+    values: bytes  # four bytes each, native order
 
     def __len__(self) -> int:
-        return len(self.crc32) // 4
+        return len(self.values) // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +138,7 @@ class Segment:
     row: Rows  # per sample, and one more: the number of rows
     ts: Stamps  # per sample
     data_at: tuple[Rows, ...]  # per column of BINARY_COLUMNS, per sample and one more: offset into its data
-    crc32: npt.NDArray[np.uint32]
+    checksums: npt.NDArray[np.uint32]  # per block
 
     @property
     def rows(self) -> int:
@@ -163,7 +169,7 @@ class Segment:
         return self.open()
 
     def open(self) -> "MappedSegment":
-        return MappedSegment(self.layout, (BlockSums(0, self.crc32.tobytes()),))
+        return MappedSegment(self.layout, (BlockSums(0, self.checksums.tobytes()),))
 
     def cut(self, section: int, low_ts: int, high_ts: int) -> SegmentSlice | None:
         """The rows of a section with ``low_ts < commit_ts ≤ high_ts``; None where there are none."""
@@ -224,7 +230,7 @@ class Segment:
                 runs[-1][1] = max(runs[-1][1], end)
             else:
                 runs.append([begin, end])
-        return tuple(BlockSums(begin, self.crc32[begin:end].tobytes()) for begin, end in runs)
+        return tuple(BlockSums(begin, self.checksums[begin:end].tobytes()) for begin, end in runs)
 
 
 class MappedSegment:
@@ -235,13 +241,17 @@ class MappedSegment:
 
     def __init__(self, layout: Layout, sums: Sequence[BlockSums], body: Body | None = None) -> None:
         self._layout = layout
-        self._sums = {run.first + i: int(crc) for run in sums for i, crc in enumerate(_unpack(run))}
+        self._sums = {run.first + i: found for run in sums for i, found in enumerate(_unpack(run))}
         self._body = body
         self.let_go()
 
     def let_go(self) -> None:
         """Map the file anew, so that what was read of it stays in memory only as long as batches need it."""
         self._buffer: pa.Buffer = _map_file(self._layout) if self._body is None else self._body.map()
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._layout.schema
 
     def commit_ts(self, low: int, high: int) -> Stamps:
         """Commit-ts of rows ``[low, high)``, without a copy."""
@@ -250,7 +260,7 @@ class MappedSegment:
 
     def bytes_before(self, low: int, high: int) -> Rows:
         """For each of rows ``[low, high)``, and one more, the bytes of keys and values in all rows before it."""
-        begins = _fixed_ranges(self._layout, low, high)[len(_FIXED) :]
+        begins = _fixed_ranges(self._layout, low, high)[len(self._layout.fixed) :]
         offsets = [np.frombuffer(self._checked(begin, end), dtype=np.int32) for begin, end in begins]
         total: Rows = np.sum(offsets, axis=0, dtype=np.int64)
         return total
@@ -272,16 +282,17 @@ class MappedSegment:
 
     def has_values(self, low: int, high: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """For each of rows ``[low, high)`` whether it has a value, and whether it has an old one."""
-        _, value, old_value = _fixed_ranges(self._layout, low, high)[len(_FIXED) :]
+        _, value, old_value = _fixed_ranges(self._layout, low, high)[len(self._layout.fixed) :]
         has, had = (np.diff(np.frombuffer(self._checked(*ends), dtype=np.int32)) > 0 for ends in (value, old_value))
         return has, had
 
     def rows(self, low: int, high: int) -> pa.RecordBatch:
         """Rows ``[low, high)``, without a copy."""
+        schema = self._layout.schema
         columns = [
             pa.Array.from_buffers(field.type, high - low, [None, self._checked(begin, end)])
             for field, (begin, end) in zip(
-                RAW_CHANGE_SCHEMA, _fixed_ranges(self._layout, low, high)[: len(_FIXED)], strict=False
+                schema, _fixed_ranges(self._layout, low, high)[: len(self._layout.fixed)], strict=False
             )
         ]
         for at, data_at in zip(self._layout.offsets, self._layout.data, strict=True):
@@ -290,7 +301,7 @@ class MappedSegment:
             self._check(data_at + int(first), data_at + int(last))
             data = self._buffer.slice(data_at, int(last))
             columns.append(pa.Array.from_buffers(pa.binary(), high - low, [None, offsets, data]))
-        return pa.RecordBatch.from_arrays(columns, schema=RAW_CHANGE_SCHEMA)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _checked(self, begin: int, end: int) -> pa.Buffer:
         self._check(begin, end)
@@ -302,17 +313,21 @@ class MappedSegment:
             return  # a column without bytes lies in no block
         if self._body is not None and 0 <= begin < end <= self._buffer.size:
             return  # compared when it came
-        for block in range(begin // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
-            expected = self._sums.get(block)
-            at = block * BLOCK_BYTES
-            if expected is None or end > self._buffer.size:
-                raise _corrupt(self._layout, f"rows lead outside of what was planned, to byte {at}")
-            if expected < 0:
-                continue
-            found = zlib.crc32(self._buffer.slice(at, min(BLOCK_BYTES, self._buffer.size - at)))
-            if found != expected:
-                raise _corrupt(self._layout, f"bytes from {at} have CRC-32 {found:08x} instead of {expected:08x}")
-            self._sums[block] = -1
+        first, last = begin // BLOCK_BYTES, -(-end // BLOCK_BYTES)
+        expected = [self._sums.get(block) for block in range(first, last)]
+        if None in expected or end > self._buffer.size:
+            at = (first + expected.index(None) if None in expected else last) * BLOCK_BYTES
+            raise _corrupt(self._layout, f"rows lead outside of what was planned, to byte {at}")
+        left = [block for block, value in enumerate(expected, first) if value != _COMPARED]
+        if not left:
+            return
+        low, high = left[0] * BLOCK_BYTES, min((left[-1] + 1) * BLOCK_BYTES, self._buffer.size)
+        found = checksums(np.frombuffer(self._buffer, np.uint8, high - low, low), BLOCK_BYTES).tolist()
+        for block, value in enumerate(found, left[0]):
+            if self._sums[block] not in (value, _COMPARED):
+                was = f"{value:08x} instead of {self._sums[block]:08x}"
+                raise _corrupt(self._layout, f"bytes from {block * BLOCK_BYTES} have the checksum {was}")
+            self._sums[block] = _COMPARED
 
 
 def write_segment(
@@ -325,13 +340,13 @@ def write_segment(
     counts = [sum(len(batch) for batch in batches) for _, batches in spans]
     bounds = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
     changes = merge([batch for _, batches in spans for batch in batches], bounds)
-    fixed = [changes.fixed(name) for name in _FIXED]
+    fixed = [changes.fixed(name) for name in changes.schema.names if name not in BINARY_COLUMNS]
     binary = [changes.binary[name] for name in BINARY_COLUMNS]
     offsets = [values.offsets() for values in binary]
     unfinished = path.with_suffix(".tmp")
     try:
         with open_private(unfinished, "wb") as file:
-            layout, crc32 = _write(file, str(path), fixed, binary, offsets)
+            layout, sums = _write(file, str(path), fixed, binary, offsets)
         unfinished.replace(path)
     except OSError as error:
         raise DataDirError(
@@ -351,7 +366,7 @@ def write_segment(
         row=row,
         ts=commit[row[:-1]],
         data_at=tuple(each[row] for each in offsets),
-        crc32=crc32,
+        checksums=sums,
     )
 
 
@@ -374,14 +389,15 @@ def whole_slice(layout: Layout, rows: int, body: Body) -> SegmentSlice:
     )
 
 
-def empty_layout(name: str, rows: int, data_bytes: Sequence[int]) -> Layout:
+def empty_layout(like: Layout, rows: int, data_bytes: Sequence[int]) -> Layout:
     """Places for as many rows and bytes of keys and values, and no frame: nobody opens it but by its places."""
     places, at = [], 0
-    for size in (*(rows * width for width in _FIXED.values()), *(4 * (rows + 1) for _ in data_bytes), *data_bytes):
+    widths = _WIDTHS[: len(like.fixed)]
+    for size in (*(rows * width for width in widths), *(4 * (rows + 1) for _ in data_bytes), *data_bytes):
         places.append(at)
         at += -(-size // ALIGNMENT) * ALIGNMENT
-    fixed, binary = len(_FIXED), len(data_bytes)
-    return Layout(name, at, tuple(places[:fixed]), tuple(places[fixed : fixed + binary]), tuple(places[-binary:]))
+    fixed, binary = len(widths), len(data_bytes)
+    return Layout(like.path, at, tuple(places[:fixed]), tuple(places[fixed : fixed + binary]), tuple(places[-binary:]))
 
 
 def _samples(sizes: Rows, low: int, high: int, sample_bytes: int) -> Rows:
@@ -402,7 +418,8 @@ def _write(
     for places in offsets:
         sizes += [4 * (rows + 1), int(places[-1])]
     identity = secrets.token_hex(IDENTITY_BYTES // 2).encode()
-    around = frame(rows, sizes, identity)
+    count = len(fixed)
+    around = frame(rows, sizes, identity, RAW_CHANGE_SCHEMA if count == _FEW_COLUMNS else FULL_CHANGE_SCHEMA)
     to = _BlockWriter(file)
     to.write(np.frombuffer(around.head, dtype=np.uint8))
     for column in fixed:
@@ -414,9 +431,9 @@ def _write(
         to.gather(values)
         to.align()
     to.write(np.frombuffer(around.tail, dtype=np.uint8))
-    crc32 = to.finish()
-    fixed_at, offsets_at, data_at = around.places[: len(fixed)], around.places[3::2], around.places[4::2]
-    return Layout(path, to.written, fixed_at, offsets_at, data_at, identity, around.identity_at), crc32
+    sums = to.finish()
+    fixed_at, offsets_at, data_at = around.places[:count], around.places[count::2], around.places[count + 1 :: 2]
+    return Layout(path, to.written, fixed_at, offsets_at, data_at, identity, around.identity_at), sums
 
 
 class _BlockWriter:
@@ -426,7 +443,7 @@ class _BlockWriter:
         self._file = file
         self._memory = np.empty(16 * BLOCK_BYTES, dtype=np.uint8)
         self._used = 0
-        self._crc32: list[int] = []
+        self._sums = [np.empty(0, dtype=np.uint32)]
         self.written = 0
 
     def write(self, data: npt.NDArray[np.uint8]) -> None:
@@ -449,7 +466,7 @@ class _BlockWriter:
     def finish(self) -> npt.NDArray[np.uint32]:
         """Write what is left; return the checksum of every block."""
         self._flush()
-        return np.array(self._crc32, dtype=np.uint32)
+        return np.concatenate(self._sums)
 
     def _take(self, count: int) -> None:
         self._used += count
@@ -458,7 +475,7 @@ class _BlockWriter:
 
     def _flush(self) -> None:
         full = self._memory[: self._used]
-        self._crc32 += [zlib.crc32(full.data[at : at + BLOCK_BYTES]) for at in range(0, self._used, BLOCK_BYTES)]
+        self._sums.append(checksums(full, BLOCK_BYTES))
         self._file.write(full.data)
         self.written += self._used
         self._used = 0
@@ -466,12 +483,13 @@ class _BlockWriter:
 
 def _fixed_ranges(layout: Layout, low: int, high: int) -> list[tuple[int, int]]:
     """Bytes of the fixed-width columns, then of the offsets of the binary ones, for rows ``[low, high)``."""
-    fixed = [(at + low * w, at + high * w) for at, w in zip(layout.fixed, _FIXED.values(), strict=True)]
+    fixed = [(at + low * w, at + high * w) for at, w in zip(layout.fixed, _WIDTHS, strict=False)]
     return fixed + [(at + low * 4, at + high * 4 + 4) for at in layout.offsets]
 
 
-def _unpack(run: BlockSums) -> npt.NDArray[np.uint32]:
-    return np.frombuffer(run.crc32, dtype=np.uint32)
+def _unpack(run: BlockSums) -> list[int]:
+    found: list[int] = np.frombuffer(run.values, dtype=np.uint32).tolist()
+    return found
 
 
 def _map_file(layout: Layout) -> pa.Buffer:

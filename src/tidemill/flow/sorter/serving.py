@@ -37,7 +37,7 @@ from tidemill.flow.sorter.wire import (
     checksum,
 )
 from tidemill.log import get_logger
-from tidemill.model.change import RAW_CHANGE_SCHEMA, cut_by_bytes
+from tidemill.model.change import cut_by_bytes
 
 _MESSAGE_BYTES = 4 << 20  # or one row
 _TOKEN_BYTES = 32
@@ -94,12 +94,12 @@ class SegmentServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
             raise flight.FlightServerError(f"there are {segment.rows} rows in segment {wanted.name}")
         with _refusing(shelf, wanted):
             file = segment.open()
-        return flight.GeneratorStream(RAW_CHANGE_SCHEMA, self.answer(shelf, file, wanted))
+        return flight.GeneratorStream(file.schema, self.answer(shelf, file, wanted))
 
     def answer(self, shelf: Shelf, file: MappedSegment, wanted: Ticket) -> Iterator[Message]:
         """What is sent: the bounds, the rows, the total."""
         low, high = wanted.row_low, wanted.row_high
-        nothing = pa.RecordBatch.from_pylist([], RAW_CHANGE_SCHEMA)
+        nothing = pa.RecordBatch.from_pylist([], file.schema)
         with _refusing(shelf, wanted):
             before = file.bytes_before(low, high)
             yield nothing, BOUNDS.pack(high - low, *file.data_bytes(low, high))

@@ -240,11 +240,13 @@ def _read_merged(
 ) -> Iterator[pa.RecordBatch]:
     """Slices that overlap, merged window by window."""
     files = [each.open() for each in cluster]
-    commits = [f.commit_ts(s.row_low, s.row_high) for f, s in zip(files, cluster, strict=True)]
+    # Copies: they are needed to the end, and pages that were read stay in memory as long as any view of their map.
+    commits = [f.commit_ts(s.row_low, s.row_high).copy() for f, s in zip(files, cluster, strict=True)]
     at = [0] * len(cluster)
     for end_ts in _window_ends(cluster, batch_rows * _WINDOW_BATCHES, batch_bytes * _WINDOW_BATCHES):
         parts: list[pa.RecordBatch] = []
         for i, (file, commit) in enumerate(zip(files, commits, strict=True)):
+            file.let_go()
             low, high = at[i], at[i] + int(np.searchsorted(commit[at[i] :], np.uint64(end_ts), side="right"))
             if low < high:
                 parts.append(file.rows(cluster[i].row_low + low, cluster[i].row_low + high))

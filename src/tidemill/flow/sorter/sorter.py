@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from tidemill.columnar.memory import give_back
 from tidemill.errors import DataDirError, InvariantError
 from tidemill.flow.sorter.estimate import Estimate
 from tidemill.flow.sorter.order import ts_column
@@ -36,14 +37,15 @@ from tidemill.flow.sorter.shelf import Shelf
 from tidemill.flow.sorter.slices import SpanSlices
 from tidemill.flow.sorter.spans import FollowedSpans
 from tidemill.log import get_logger
-from tidemill.model.change import RAW_CHANGE_SCHEMA
+from tidemill.model.change import are_changes
 from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.ts import MAX_TS, Ts
 from tidemill.private import make_private
 
 MIB = 1 << 20
 _MAX_SEGMENT_BYTES = 1 << 30  # an Arrow binary column ends at 2 GiB
-FRAME_BYTES = 1 << 12  # what a segment's file has besides the bytes of its changes, at most
+_GIVEN_BACK_BYTES = 64 * MIB  # once so much has gone to disk, and nothing waits to
+FRAME_BYTES = 5 << 10  # what a segment's file has besides the bytes of its changes, at most; or one of each schema
 
 log = get_logger("sorter")
 
@@ -119,6 +121,7 @@ class Sorter:
         self._allowed = Extent(Ts(0), Ts(0))  # what readers were ready to take when they told of it last
         self._is_busy = False
         self._numbered = 0
+        self._freed_bytes = 0  # since memory was given back
         self._waiting = 0
         self._full = 0
         self._most_disk = 0
@@ -188,10 +191,14 @@ class Sorter:
         """
         return self._spans.resolved_ts
 
+    def resolved_of(self, source_id: int) -> Ts:
+        """The resolved-ts of one source, which must be there."""
+        return self._spans.resolved_of(source_id)
+
     # Changes come in
 
     async def add(self, span_id: int, changes: pa.RecordBatch) -> None:
-        """Take raw changes (``RAW_CHANGE_SCHEMA``) of a span, in any order, delivered once or more.
+        """Take raw changes of a span, in any order, delivered once or more.
 
         Those outside of the span's interval and those that the checkpoint has passed are dropped. The
         batch is kept as it is until it is sealed, so it should not be a small slice of a big one.
@@ -206,8 +213,8 @@ class Sorter:
             self._seal()
 
     def _wanted(self, span_id: int, changes: pa.RecordBatch) -> pa.RecordBatch | None:
-        if not changes.schema.equals(RAW_CHANGE_SCHEMA):
-            raise InvariantError(f"span {span_id} got changes of another schema than RAW_CHANGE_SCHEMA. This is a bug.")
+        if not are_changes(changes.schema):
+            raise InvariantError(f"span {span_id} got a batch of another schema than changes have. This is a bug.")
         span = self._spans.find(span_id)
         if span is None or len(changes) == 0:
             return None
@@ -459,11 +466,18 @@ class Sorter:
         self._sealing = _Sealing(buffers, write)
 
     def _into_segments(self, buffers: _Buffers) -> Iterator[list[tuple[int, list[pa.RecordBatch]]]]:
-        """Cut what is in memory into segments: of one each, unless so much came that a column could overflow."""
+        """Cut what is in memory into segments: into one, unless so much came that a column could overflow, or some
+        of it has columns that the rest has not."""
+        for columns in sorted({len(changes.schema) for batches in buffers.batches.values() for changes in batches}):
+            yield from self._alike_into_segments(buffers, columns)
+
+    def _alike_into_segments(self, buffers: _Buffers, columns: int) -> Iterator[list[tuple[int, list[pa.RecordBatch]]]]:
         group: dict[int, list[pa.RecordBatch]] = {}
         size = 0
         for span_id in sorted(buffers.batches):
             for changes in buffers.batches[span_id]:
+                if len(changes.schema) != columns:
+                    continue
                 if group and size + changes.nbytes > _MAX_SEGMENT_BYTES:
                     yield list(group.items())
                     group, size = {}, 0
@@ -500,9 +514,13 @@ class Sorter:
         self._segments.extend(sealed)
         for segment in sealed:
             self._shelf.put(segment)
+        self._freed_bytes += self._sealing.buffers.bytes
         self._sealing = None
         self._estimate = None
         self._most_disk = max(self._most_disk, self._disk())
+        if self._freed_bytes >= _GIVEN_BACK_BYTES and not self._buffers.rows:
+            self._freed_bytes = 0
+            self._thread.submit(give_back)
 
 
 def _clear(folder: Path) -> int:

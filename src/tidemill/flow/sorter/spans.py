@@ -101,6 +101,9 @@ class FollowedSpans:
             heappop(self._holding)
         return MAX_TS
 
+    def resolved_of(self, source_id: int) -> Ts:
+        return self._sources[source_id].resolved_ts
+
     @property
     def clipped(self) -> set[int]:
         """Spans of which changes may be at hand that are not wanted: they came before the end was known."""

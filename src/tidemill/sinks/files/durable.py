@@ -3,9 +3,11 @@
 Every step that changes the folder goes through ``DurableFiles``, so that a test can stop the world
 after any of them, and every refusal of the operating system becomes a SinkError that says what to do.
 
-Tasks write below ``.tidemill/{generation}/`` and rename from there, which is what fences them: beginning a generation
-moves the folders of all older ones away, in one step of the file system each, so from then on the rename of a late
-task finds nothing to rename. Only the driver creates such a folder; a task that starts late cannot bring it back.
+Everybody who writes has a generation, named ``{holder}/{mark}``: the owner's term, or that of a writer. What it writes
+goes below ``.tidemill/{holder}/{mark}/`` first and is renamed from there, and what it removes is renamed to there,
+which is what fences it: to end a generation is to move its folder away, in one step of the file system, and from then
+on a late rename finds nothing to rename, or nowhere to go. Tasks create no such folder, so one that starts late cannot
+bring it back.
 """
 
 import errno
@@ -13,7 +15,7 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,49 +24,143 @@ from tidemill.errors import SinkError, SinkUnavailableError, SupersededError
 from tidemill.private import sync_folder
 
 TEMPORARY = ".tmp"  # ends the name of a file that is being written; readers look for .json and .csv
-STAGING = ".tidemill"  # below the root: a folder per generation for what is being written
+STAGING = ".tidemill"  # below the root: for what is being written, a folder per holder and generation
 MARK = ".generation"  # at the root: whose folder it is (``generation``)
-_GONE = ".gone"  # ends the name of the folder of a generation that has ended
+_GONE = ".gone"  # ends the name of the folder of what has ended; no holder's name ends so
 
 
-class DurableFiles:
-    """A folder ``root``, which must exist, and the steps that change it. Paths are relative to it."""
+class _Steps:
+    """What changes the folder ``root``, one at a time. A test overrides them to stop after any one."""
 
     def __init__(self, root: str) -> None:
         self.root = Path(root)
 
-    def write(self, path: str, chunks: Iterable[Any]) -> int:
-        """Write bytes under a temporary name, force them to the disk, then give them their name. For the driver.
+    def step_open(self, path: str) -> BinaryIO:
+        return open(self.root / path, "wb", buffering=0)
 
-        Returns the bytes written. The new name itself is durable after ``sync_folder``.
+    def step_append(self, file: BinaryIO, chunk: Any) -> None:
+        left = memoryview(chunk).cast("B")
+        while len(left):
+            left = left[file.write(left) :]
+
+    def step_sync(self, file: BinaryIO) -> None:
+        os.fsync(file.fileno())
+
+    def step_rename(self, source: str, target: str) -> None:
+        os.replace(self.root / source, self.root / target)
+
+    def step_make_folder(self, path: str) -> None:
+        try:
+            os.mkdir(self.root / path)
+        except FileExistsError:
+            if not (self.root / path).is_dir():
+                raise
+
+    def step_sync_folder(self, path: str) -> None:
+        sync_folder(self.root / path)
+
+    def step_remove(self, path: str) -> None:
+        (self.root / path).unlink(missing_ok=True)
+
+    def step_clear(self, path: str) -> None:
+        """Remove a folder and what is in it. A file that somebody still has open may stay, as on NFS: it is in nobody's
+        way there, and the next generation tries again."""
+        shutil.rmtree(self.root / path, ignore_errors=True)
+
+
+class DurableFiles(_Steps):
+    """A folder ``root``, which must exist. Paths are relative to it."""
+
+    # Generations.
+
+    def begin_generation(self, generation: str, after: Sequence[str] = ()) -> None:
+        """From now on this is the only generation of its holder: what others of it still do has no effect.
+
+        What they have published before this returns is there to be found; nothing follows it. With ``after``, only
+        where one of those is the holder's newest so far; otherwise raises SupersededError.
         """
-        return self._write(_temporary(path), path, chunks)
+        holder = generation.partition("/")[0]
+        with self._ending(generation), _explained("take over", self.root):
+            if after:
+                self._rename_generation(generation, after)
+            else:
+                for folder in (STAGING, f"{STAGING}/{holder}", f"{STAGING}/{generation}"):
+                    self.step_make_folder(folder)
+            for name in sorted(os.listdir(self.root / STAGING / holder)):
+                if f"{holder}/{name}" != generation:
+                    self._move_away(f"{holder}/{name}")
+            self._clear()
 
-    def begin_generation(self, generation: str) -> None:
-        """From now on only files of ``generation`` are published; those of any other are refused. For the driver.
-
-        What an earlier generation has published before this returns is there to be found; nothing follows it. May be
-        called again with the same.
-        """
+    def end_generations(self, holder: str) -> None:
+        """Whatever generations the holder has; also where it has none."""
         with _explained("take over", self.root):
-            for folder in (STAGING, f"{STAGING}/{generation}"):
-                self.step_make_folder(folder)
-            for name in sorted(os.listdir(self.root / STAGING)):
-                if name == generation:
-                    continue
-                gone = name if name.endswith(_GONE) else name + _GONE
-                if name != gone:
-                    self.step_rename(f"{STAGING}/{name}", f"{STAGING}/{gone}")
-                self.step_clear(f"{STAGING}/{gone}")
+            self._move_away(holder)
+            self._clear()
+
+    def holders(self) -> list[str]:
+        """All that have generations, or had some."""
+        return [name for name in self.names(STAGING) if not name.endswith(_GONE)]
+
+    def is_current(self, generation: str) -> bool:
+        """Whether it has not ended yet."""
+        with _explained("look at", self.root):
+            return (self.root / STAGING / generation).is_dir()
+
+    def _rename_generation(self, generation: str, after: Sequence[str]) -> None:
+        """The folder of the last generation becomes that of the next: nobody can have moved it away before."""
+        for last in reversed(after):
+            with suppress(FileNotFoundError):
+                self.step_rename(f"{STAGING}/{last}", f"{STAGING}/{generation}")
+                break
+        else:
+            raise superseded(str(self.root))
+        for name in os.listdir(self.root / STAGING / generation):
+            with suppress(OSError):  # of a task that still has it open, as on NFS
+                self.step_remove(f"{STAGING}/{generation}/{name}")
+
+    def _move_away(self, path: str) -> None:
+        """What is in there is to be removed before anybody relies on it: a rename that the kernel has begun may still
+        find it."""
+        with suppress(FileNotFoundError):
+            gone = f"{path.replace('/', '-')}-{secrets.token_hex(4)}{_GONE}"
+            self.step_rename(f"{STAGING}/{path}", f"{STAGING}/{gone}")
+
+    def _clear(self) -> None:
+        for name in sorted(self.names(STAGING)):
+            if name.endswith(_GONE):
+                self.step_clear(f"{STAGING}/{name}")
+
+    # Files.
 
     def publish_file(self, generation: str, path: str, chunks: Iterable[Any]) -> int:
-        """As ``write``, for tasks: raises SupersededError, and changes nothing, unless ``generation`` is the newest."""
-        staged = f"{STAGING}/{generation}/{secrets.token_hex(8)}{TEMPORARY}"
+        """Write bytes aside, force them to the disk, then give them their name. Returns how many. The new name itself
+        is durable after ``sync_folder``. Raises SupersededError, and changes nothing, if the generation has ended."""
+        with self._ending(generation):
+            return self._write(_staged(generation), path, chunks)
+
+    def replace(self, generation: str, path: str, content: bytes) -> None:
+        """The same for small files of an owner or a writer itself."""
+        self.publish_file(generation, path, [content])
+
+    def remove(self, generation: str, path: str) -> None:
+        """A file, if it is there. Raises SupersededError, and changes nothing, if the generation has ended."""
+        staged = _staged(generation)
+        with self._ending(generation), _explained("remove", self.root / path):
+            try:
+                self.step_rename(path, staged)
+            except FileNotFoundError:
+                if self.is_current(generation):
+                    return
+                raise
+            self.step_remove(staged)
+
+    @contextmanager
+    def _ending(self, generation: str) -> Iterator[None]:
+        """Only to say why. Without any staging at all it is rather the disk that is not mounted any more."""
         try:
-            return self._write(staged, path, chunks)
+            yield
         except SinkError as error:
-            # Only to say why. Without any staging at all it is rather the disk that is not mounted any more.
-            has_ended = (self.root / STAGING).is_dir() and not (self.root / STAGING / generation).is_dir()
+            has_ended = (self.root / STAGING).is_dir() and not self.is_current(generation)
             if isinstance(error.__cause__, FileNotFoundError) and has_ended:
                 raise superseded(str(self.root)) from error
             raise
@@ -108,10 +204,6 @@ class DurableFiles:
         with _explained("sync folder", self.root / path):
             self.step_sync_folder(path)
 
-    def remove(self, path: str) -> None:
-        with _explained("remove", self.root / path):
-            self.step_remove(path)
-
     def read(self, path: str) -> bytes | None:
         """The content; None if there is no such file."""
         try:
@@ -130,10 +222,12 @@ class DurableFiles:
         except OSError as error:
             raise _translate("list", self.root / path, error) from error
 
-    def walk(self) -> Iterator[tuple[str, list[str]]]:
-        """(folder, its files) of the whole tree, without ``STAGING``, and without folders below that have a ``MARK``
-        of their own. Raises where a folder cannot be read."""
-        for folder, folders, files in os.walk(self.root, onerror=_raise_walk_error):
+    def walk(self, below: str = "") -> Iterator[tuple[str, list[str]]]:
+        """(folder, its files) of the whole tree, or of a folder of it that may not be there, without ``STAGING``, and
+        without folders below that have a ``MARK`` of their own. Raises where a folder cannot be read."""
+        if below and not (self.root / below).is_dir():
+            return
+        for folder, folders, files in os.walk(self.root / below, onerror=_raise_walk_error):
             if folder == str(self.root):
                 folders[:] = [name for name in folders if name != STAGING]
             elif MARK in files:
@@ -148,48 +242,14 @@ class DurableFiles:
             with suppress(OSError):
                 yield str(folder), (folder / name).read_bytes()
 
-    # The steps. A test overrides them to stop after any one.
 
-    def step_open(self, path: str) -> BinaryIO:
-        return open(self.root / path, "wb", buffering=0)
-
-    def step_append(self, file: BinaryIO, chunk: Any) -> None:
-        left = memoryview(chunk).cast("B")
-        while len(left):
-            left = left[file.write(left) :]
-
-    def step_sync(self, file: BinaryIO) -> None:
-        os.fsync(file.fileno())
-
-    def step_rename(self, source: str, target: str) -> None:
-        os.replace(self.root / source, self.root / target)
-
-    def step_make_folder(self, path: str) -> None:
-        try:
-            os.mkdir(self.root / path)
-        except FileExistsError:
-            if not (self.root / path).is_dir():
-                raise
-
-    def step_sync_folder(self, path: str) -> None:
-        sync_folder(self.root / path)
-
-    def step_remove(self, path: str) -> None:
-        (self.root / path).unlink(missing_ok=True)
-
-    def step_clear(self, path: str) -> None:
-        """Remove a folder and what is in it. A file that somebody still has open may stay, as on NFS: it is in nobody's
-        way there, and the next generation tries again."""
-        shutil.rmtree(self.root / path, ignore_errors=True)
-
-
-def _temporary(path: str) -> str:
+def _staged(generation: str) -> str:
     """A name of its own for each attempt: a task that was given up may still be writing."""
-    folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}.{secrets.token_hex(4)}{TEMPORARY}")
+    return f"{STAGING}/{generation}/{secrets.token_hex(8)}{TEMPORARY}"
 
 
 def is_temporary(name: str) -> bool:
+    """Of a file that was being written beside its place, as earlier versions did."""
     return name.startswith(".") and name.endswith(TEMPORARY)
 
 

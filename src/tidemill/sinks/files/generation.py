@@ -1,14 +1,18 @@
-"""Whose folder it is: one changefeed's, and within it the newest generation's. For files and Parquet, on the driver.
+"""Whose folder it is: one changefeed's. And whose turn within it: its owner's, and that of each of its writers.
 
     .generation    {"cluster": …, "changefeed": …, "generation": …}
 
-The mark names the changefeed, so that another one is refused before it writes anything. Its generation tells a driver
-that it has been replaced. What keeps late *tasks* out is the generation itself; see ``begin_generation`` and
-``publish_file`` of the storage.
+The file names the changefeed, so that another one is refused before it writes anything, and the owner's term. What
+keeps late owners, writers and tasks out are the generations themselves; see ``begin_generation`` and ``publish_file``
+of the storage. The owner and each writer has its own, one at a time, under the name of a *holder*.
 """
 
+import hashlib
 import secrets
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
+from typing import Final
+from urllib.parse import quote
 
 import orjson
 
@@ -17,6 +21,17 @@ from tidemill.model.ts import Ts, show
 from tidemill.sinks.files import layout
 from tidemill.sinks.files.durable import superseded
 from tidemill.sinks.files.storage import Files
+
+OWNER: Final = "owner"
+_LONGEST_NAME: Final = 100  # in a path; what is longer is shortened to a digest
+
+
+def holder_of(writer: str) -> str:
+    """The name of a folder for a writer's own. No two writers have the same."""
+    name = quote(writer, safe="").replace(".", "%2E")
+    if len(name) > _LONGEST_NAME:
+        name = hashlib.sha256(writer.encode()).hexdigest()
+    return f"writer-{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,61 +53,97 @@ class _Mark:
 
 
 class Generations:
-    """Those that one driver begins in a folder. Refuses another changefeed's with SinkError."""
+    """Those that one owner or writer begins in a folder, one after the other. The first ends whatever its holder had
+    before; later ones raise SupersededError if somebody else has ended ours since."""
 
-    def __init__(self, files: Files, identity: Identity) -> None:
-        self._files = files
-        self._identity = identity
-        self._begun: set[str] = set()  # generations of this driver: one whose beginning failed may be in the mark
-        self._generation = ""
-        self.was_ours = self._check_identity()  # before we opened it
-
-    @property
-    def generation(self) -> str:
-        """The newest one, for targets; it is begun if there is none."""
-        return self._generation or self.begin()
+    def __init__(self, files: Files, identity: Identity, holder: str) -> None:
+        self._files, self._identity, self._holder = files, identity, holder
+        self._tried: list[str] = []  # one whose beginning failed may be the current one all the same
+        self._has_begun = False
+        self.generation = ""  # the newest one, for targets
 
     def begin(self) -> str:
-        """Begin a generation: when this returns, no task of an earlier one can publish anything any more."""
-        self.check()
-        if not self._begun:
-            self._check_identity()  # once more: somebody may have come since we looked
-        generation = secrets.token_hex(8)
-        self._begun.add(generation)
-        mark = _Mark(self._identity.cluster, self._identity.changefeed, generation)
-        self._files.write(layout.MARK, [orjson.dumps(asdict(mark))])
-        self._files.sync_folder(".")
-        self._files.begin_generation(generation)
-        self._generation = generation
+        """When this returns, what earlier generations of this holder still do has no effect."""
+        generation = f"{self._holder}/{secrets.token_hex(8)}"
+        after = tuple(self._tried) if self._has_begun else ()
+        self._tried.append(generation)
+        self._files.begin_generation(generation, after)
+        self._has_begun, self._tried, self.generation = True, [generation], generation
         return generation
 
     def check(self) -> None:
-        """Raises SupersededError if another driver has taken the folder over meanwhile."""
-        if not self._begun:
-            return
-        mark = _parsed(self._files.read(layout.MARK))
+        """Raises SupersededError if somebody has ended it meanwhile, and SinkError where the folder is not what it
+        was."""
+        mark = self.read_mark()
         if mark is None:
             raise SinkError(
                 f"cannot continue in {self._files.root}: its file {layout.MARK} is gone. Bring the folder back (is "
                 "its disk still mounted?), then start again; the changefeed continues from its checkpoint."
             )
-        if mark.generation not in self._begun:
+        self.check_identity(mark)
+        if self._has_begun and not any(self._files.is_current(tried) for tried in reversed(self._tried)):
             raise superseded(str(self._files.root))
 
-    def _check_identity(self) -> bool:
-        mark = _parsed(self._files.read(layout.MARK))
-        if mark is None:
-            self._check_around()
-        if mark is None or not mark.changefeed:
-            return False
+    def read_mark(self) -> "_Mark | None":
+        return _parsed(self._files.read(layout.MARK))
+
+    def check_identity(self, mark: "_Mark") -> None:
+        """Refuse another changefeed's folder by name."""
         found = Identity(mark.cluster, mark.changefeed)
-        if found != self._identity:
+        if mark.changefeed and found != self._identity:
             raise SinkError(
                 f"{self._files.root} belongs to {found}, and this is {self._identity}. Give each changefeed a folder "
                 "of its own. To continue that one's folder with this changefeed, see that the other never runs again, "
                 f"remove {self._files.root}/{layout.MARK}, and use its checkpoint as --start-ts."
             )
-        return True
+
+
+class WriterGenerations(Generations):
+    """Of a writer, in a folder that its changefeed's owner has taken."""
+
+    def __init__(self, files: Files, identity: Identity, writer: str) -> None:
+        super().__init__(files, identity, holder_of(writer))
+
+    def begin(self) -> str:
+        self.check()
+        return super().begin()
+
+
+class Terms(Generations):
+    """Of the owner, who takes the folder for its changefeed. Refuses another changefeed's with SinkError."""
+
+    def __init__(self, files: Files, identity: Identity) -> None:
+        super().__init__(files, identity, OWNER)
+        self.was_ours = self._look()  # before we opened it
+        self._has_marked = False
+
+    def begin(self) -> str:
+        if self._has_marked:
+            self.check()
+        else:
+            self._look()  # once more: somebody may have come since we looked
+        term = super().begin()
+        mark = _Mark(self._identity.cluster, self._identity.changefeed, term)
+        self._files.replace(term, layout.MARK, orjson.dumps(asdict(mark)))
+        self._files.sync_folder(".")
+        self._has_marked = True
+        return term
+
+    def fence(self, writers: Collection[str] | None) -> None:
+        """End the generations of these writers, or of all, also of those that earlier versions have left."""
+        self.check()
+        found = [holder_of(writer) for writer in writers] if writers is not None else self._files.holders()
+        for holder in found:
+            if holder != OWNER:
+                self._files.end_generations(holder)
+
+    def _look(self) -> bool:
+        mark = self.read_mark()
+        if mark is None:
+            self._check_around()
+            return False
+        self.check_identity(mark)
+        return bool(mark.changefeed)
 
     def _check_around(self) -> None:
         """A folder that nobody has yet must not lie within another changefeed's: there it may be a database's."""

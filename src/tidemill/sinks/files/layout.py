@@ -2,7 +2,7 @@
 
 metadata                                                             the checkpoint
 .generation                                                          whose folder it is: ours alone (``generation``)
-.tidemill/{generation}/                                              what is being written: ours alone (``durable``)
+.tidemill/{owner or writer}/{generation}/                            what is being written: ours alone (``durable``)
 {schema}/meta/schema_{version}_{checksum}.json                       DDL of a database
 {schema}/{table}/meta/schema_{version}_{checksum}.json               a table's schema and its DDL
 {schema}/{table}/{version}/[{partition}/][{date}/]CDC{index}.json    rows

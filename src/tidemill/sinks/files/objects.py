@@ -1,25 +1,26 @@
 """Objects of a bucket as the files of a sink: whole or not there, and only by those who may still write.
 
-    begin_generation (driver)                   publish_file (executor)
-    1. write the mark .tidemill/generation      1. create a multipart upload
-    2. read the notes in .tidemill/uploads,     2. leave a note of it in .tidemill/uploads
-       abort their uploads                      3. read the mark; stop unless it is ours
+    begin_generation (owner, writer)            publish_file (executor)
+    1. write the mark .tidemill/{holder}/mark   1. create a multipart upload
+    2. read the notes in .tidemill/{holder}/    2. leave a note of it in .tidemill/{holder}/uploads
+       uploads, abort their uploads             3. read the mark; stop unless it is ours
                                                 4. upload the parts, complete, remove the note
 
-A task that was given up may continue much later. Either its note was there when the next generation began: then its
-upload is aborted, and cannot be completed. Or the note came after that: then it finds the new mark, and stops. So every
-data object goes by this way, small ones too. The notes also tell which abandoned uploads to abort: S3 bills for them.
-(S3 can list uploads itself. That needs a right of its own, and MinIO lists those of one exact key only.)
+Everybody who writes has a generation, named ``{holder}/{mark}``: the owner's term, or that of a writer. A task that was
+given up may continue much later. Either its note was there when its generation ended: then its upload is aborted, and
+cannot be completed. Or the note came after that: then it finds another mark, or none, and stops. So every data object
+goes by this way, small ones too. The notes also tell which abandoned uploads to abort: S3 bills for them. (S3 can list
+uploads itself. That needs a right of its own, and MinIO lists those of one exact key only.)
 
-The driver's own small objects are written on the condition that nobody has written them since the driver was last
-seen to be the current one: what a driver that was superseded still writes, its successor replaces, never the reverse.
+The small objects of an owner or a writer itself are written on the condition that nobody has written them since its
+generation was last seen to be the current one: what one that was superseded still writes, its successor replaces, never
+the reverse.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from tidemill.sinks.files.storage import StorageOptions
 
 PART_BYTES: Final = 8 << 20  # at most two parts are in memory; S3 takes ten thousand an object
-_MARK: Final = f"{STAGING}/generation"
-_UPLOADS: Final = f"{STAGING}/uploads"
+_MARK: Final = "mark"
+_UPLOADS: Final = "uploads"
+_EARLIER_MARK: Final = "generation"  # of versions whose only holder was the changefeed: directly below STAGING
 _MOST_TRIES: Final = 20
 
 
@@ -44,82 +46,113 @@ class ObjectFiles:
         self._options = options
         self.root = options.shown  # for messages
         self._bucket = Bucket(options)
-        self._generation: str | None = None  # that this object has begun: it is the driver's
-        self._marked: set[str] = set()  # all that it tried to begin: the mark may have been written without an answer
 
     def __reduce__(self) -> tuple[type["ObjectFiles"], tuple["StorageOptions"]]:
         return type(self), (self._options,)
 
     # Generations.
 
-    def begin_generation(self, generation: str) -> None:
-        """Runs on the driver: from here on, what older generations still do has no effect. May be called again.
+    def begin_generation(self, generation: str, after: Sequence[str] = ()) -> None:
+        """From here on this is the only generation of its holder: what others of it still do has no effect. With
+        ``after``, only where one of those is the holder's newest so far; otherwise raises SupersededError."""
+        holder, _, mark = generation.partition("/")
+        self._take_mark(f"{STAGING}/{holder}/{_MARK}", mark, [last.partition("/")[2] for last in after])
+        self._abort_uploads(f"{STAGING}/{holder}/{_UPLOADS}", generation)
 
-        The first call takes the place over. Later ones raise SupersededError if somebody else has done so since.
-        """
-        self._take_mark(generation)
-        self._generation = generation
-        for name in self.names(_UPLOADS):
-            note = orjson.loads(self.read(f"{_UPLOADS}/{name}") or b"{}")
-            if note.get("generation") == generation:
+    def end_generations(self, holder: str) -> None:
+        """Whatever generations the holder has; also where it has none."""
+        if holder in (_EARLIER_MARK, _UPLOADS):
+            self._delete(f"{STAGING}/{_EARLIER_MARK}")
+            self._abort_uploads(f"{STAGING}/{_UPLOADS}")
+            return
+        self._delete(f"{STAGING}/{holder}/{_MARK}")
+        self._abort_uploads(f"{STAGING}/{holder}/{_UPLOADS}")
+
+    def holders(self) -> list[str]:
+        """All that have generations."""
+        return self.names(STAGING)
+
+    def is_current(self, generation: str) -> bool:
+        """Whether it has not ended yet."""
+        holder, _, mark = generation.partition("/")
+        return self._bucket.get(f"{STAGING}/{holder}/{_MARK}")[0] == mark.encode()
+
+    def _take_mark(self, path: str, mark: str, after: Sequence[str]) -> None:
+        for _ in range(_MOST_TRIES):
+            found, etag = self._bucket.get(path)
+            current = found.decode("utf-8", "replace") if found is not None else None
+            if current == mark:
+                return
+            if after and current not in after:
+                raise superseded(self.root)
+            if self._bucket.put_if(self._bucket.key(path), mark.encode(), etag):
+                return
+        raise self._contended(path)
+
+    def _abort_uploads(self, folder: str, but: str = "") -> None:
+        """Of all generations that left a note there ``but`` one."""
+        for name in self.names(folder):
+            note = orjson.loads(self.read(f"{folder}/{name}") or b"{}")
+            if but and note.get("generation") == but:
                 continue
             if note:
                 self._bucket.abort(Upload(note["key"], note["id"], name))
-            self._bucket.request("delete_object", "remove", self._bucket.key(f"{_UPLOADS}/{name}"))
-
-    def publish_file(self, generation: str, path: str, chunks: Iterable[Any]) -> int:
-        """Runs on executors: the object appears whole under ``path``, and only while ``generation`` is the current
-        one; otherwise raises SupersededError. Returns its bytes. Replaces what an earlier attempt left there."""
-        return self._upload(path, _parts(chunks), generation)
-
-    def _take_mark(self, generation: str) -> None:
-        for _ in range(_MOST_TRIES):
-            found, etag = self._bucket.get(_MARK)
-            current = found.decode("utf-8", "replace") if found is not None else None
-            if current == generation:
-                return
-            if self._generation is not None and current not in self._marked:
-                raise superseded(self.root)
-            self._marked.add(generation)
-            if self._bucket.put_if(self._bucket.key(_MARK), generation.encode(), etag):
-                return
-        raise self._contended(_MARK)
+            self._delete(f"{folder}/{name}")
 
     def _check(self, generation: str) -> None:
-        if self._bucket.get(_MARK)[0] != generation.encode():
-            raise superseded(self.root)
-
-    def _check_driver(self) -> None:
-        """That nobody else has taken the place over since."""
-        if (self._bucket.get(_MARK)[0] or b"").decode("utf-8", "replace") not in self._marked:
+        if not self.is_current(generation):
             raise superseded(self.root)
 
     # Files.
 
-    def write(self, path: str, chunks: Iterable[Any]) -> int:
-        """Write bytes as one object, which appears when the upload ends. Where this object has begun a generation, what
-        a newer one wrote is not replaced."""
-        parts = _parts(chunks)
-        first = next(parts)
-        if len(first) == PART_BYTES:
-            return self._upload(path, chain([first], parts), self._generation)
-        if self._generation is None:
-            self._bucket.request("put_object", "write", self._bucket.key(path), Body=first)
-        else:
-            self._replace(path, first)
-        return len(first)
+    def publish_file(self, generation: str, path: str, chunks: Iterable[Any]) -> int:
+        """The object appears whole under ``path``, and only while ``generation`` is the current one; otherwise raises
+        SupersededError. Returns its bytes. Replaces what an earlier attempt left there."""
+        upload = self._bucket.begin_upload(self._bucket.key(path))
+        note = f"{STAGING}/{generation.partition('/')[0]}/{_UPLOADS}/{upload.token}"
+        try:
+            content = orjson.dumps({"generation": generation, "key": upload.key, "id": upload.id})
+            self._bucket.request("put_object", "write", self._bucket.key(note), Body=content)
+            self._check(generation)
+            size = self._bucket.send(upload, _parts(chunks))
+        except BaseException as error:
+            with suppress(SinkError):  # what is left is aborted when the next generation begins
+                self._bucket.abort(upload)
+                self._delete(note)
+            if isinstance(error, SinkError):
+                self._check(generation)  # an upload that a newer generation has aborted is missing
+            raise
+        self._delete(note)
+        return size
+
+    def replace(self, generation: str, path: str, content: bytes) -> None:
+        """Write a small object, and only while ``generation`` is the current one; otherwise raises SupersededError.
+
+        The ETag is that of an object which was there before our generation was seen to be current, so what a newer one
+        wrote is not replaced. (Unless that wrote the very same bytes again: then it has got no further than we, whose
+        state was saved before.)"""
+        key = self._bucket.key(path)
+        for _ in range(_MOST_TRIES):
+            with self._bucket.explained("read", key):
+                etag = self._bucket.head(key).get("ETag")
+            self._check(generation)
+            if self._bucket.put_if(key, content, etag):
+                return
+        raise self._contended(path)
+
+    def remove(self, generation: str, path: str) -> None:
+        """Nothing is removed in a generation that has ended, but for an object whose request was on its way before."""
+        self._check(generation)
+        self._delete(path)
+
+    def _delete(self, path: str) -> None:
+        self._bucket.request("delete_object", "remove", self._bucket.key(path))
 
     def make_folder(self, path: str) -> None:
         """A bucket has no folders."""
 
     def sync_folder(self, path: str) -> None:
         """An object is durable, name and all, once it is there."""
-
-    def remove(self, path: str) -> None:
-        """Of a driver that was superseded no object is removed, but for one whose request was already on its way."""
-        if self._generation is not None:
-            self._check_driver()
-        self._bucket.request("delete_object", "remove", self._bucket.key(path))
 
     def read(self, path: str) -> bytes | None:
         """The content; None if there is no such object."""
@@ -135,12 +168,12 @@ class ObjectFiles:
             found += [item["Prefix"][len(start) : -1] for item in page.get("CommonPrefixes", ())]
         return [name for name in found if name]
 
-    def walk(self) -> Iterator[tuple[str, list[str]]]:
-        """(folder, its files) of everything below the root, without ``STAGING``, and without what lies below another
-        ``MARK``."""
+    def walk(self, below: str = "") -> Iterator[tuple[str, list[str]]]:
+        """(folder, its files) of everything below the root, or below a folder of it, without ``STAGING``, and without
+        what lies below another ``MARK``."""
         found: dict[str, list[str]] = {}
         start = f"{self._bucket.prefix}/" if self._bucket.prefix else ""
-        for page in self._bucket.pages(start):
+        for page in self._bucket.pages(f"{start}{below}/" if below else start):
             for item in page.get("Contents", ()):
                 folder, _, name = item["Key"][len(start) :].rpartition("/")
                 if name and folder.split("/")[0] != STAGING:
@@ -179,46 +212,11 @@ class ObjectFiles:
                 "supports conditional writes, as S3 and MinIO do."
             )
 
-    def _replace(self, path: str, content: bytes) -> None:
-        """As the driver. The ETag is that of an object which was there before our generation was seen to be current, so
-        what a newer generation wrote is not replaced. (Unless that wrote the very same bytes again: then it has got no
-        further than we, whose state was saved before.)"""
-        key = self._bucket.key(path)
-        for _ in range(_MOST_TRIES):
-            with self._bucket.explained("read", key):
-                etag = self._bucket.head(key).get("ETag")
-            self._check_driver()
-            if self._bucket.put_if(key, content, etag):
-                return
-        raise self._contended(path)
-
     def _contended(self, path: str) -> SinkUnavailableError:
         return SinkUnavailableError(
             f"cannot write {self.root}/{path}: somebody else keeps changing it. Give each changefeed a folder of its "
             "own, then start again; nothing is lost."
         )
-
-    # Uploads in parts.
-
-    def _upload(self, path: str, parts: Iterator[bytes], generation: str | None) -> int:
-        upload = self._bucket.begin_upload(self._bucket.key(path))
-        note = f"{_UPLOADS}/{upload.token}"
-        try:
-            if generation is not None:
-                content = orjson.dumps({"generation": generation, "key": upload.key, "id": upload.id})
-                self._bucket.request("put_object", "write", self._bucket.key(note), Body=content)
-                self._check(generation)
-            size = self._bucket.send(upload, parts)
-        except BaseException as error:
-            with suppress(SinkError):  # what is left is aborted when the next generation begins
-                self._bucket.abort(upload)
-                self._bucket.request("delete_object", "remove", self._bucket.key(note))
-            if generation is not None and isinstance(error, SinkError):
-                self._check(generation)  # an upload that a newer generation has aborted is missing
-            raise
-        if generation is not None:
-            self._bucket.request("delete_object", "remove", self._bucket.key(note))
-        return size
 
 
 def _parts(chunks: Iterable[Any]) -> Iterator[bytes]:

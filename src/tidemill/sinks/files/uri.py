@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from tidemill.config.sink_uri import SHOWN, safe_uri, split_uri
-from tidemill.config.values import boolean_of, number_from, seconds_of, sentence
+from tidemill.config.values import boolean_of, number_from, seconds_of, sentence, unescaped, word_of
 from tidemill.errors import SinkUriError, suggestion
-from tidemill.flow.encoder import BinaryEncoding, CanalJsonOptions, CsvOptions, MessageProtocol, Messages
+from tidemill.flow.encoder import FOR_FILES, FOR_QUEUES, FileProtocol, Messages, read_protocol
+from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks.port import Rescan, Sharing, Sink, Traits
+from tidemill.sinks.port import OwnerSink, Rescan, Sharing, SinkWriter, Traits
 
 if TYPE_CHECKING:
     from tidemill.sinks.files.storage import StorageOptions
@@ -48,9 +49,8 @@ class SinkConfig:
     scheme: Scheme
     path: str = ""  # of file: the absolute folder
     storage: "StorageOptions | None" = None  # a bucket in place of a folder
-    protocol: MessageProtocol | None = None  # None (blackhole only): rows are counted, not encoded
-    canal_json: CanalJsonOptions = field(default_factory=CanalJsonOptions)
-    csv: CsvOptions = field(default_factory=CsvOptions)
+    protocol: FileProtocol | None = None  # None (blackhole only): rows are counted, not encoded
+    terminator: bytes = b"\r\n"  # of messages
     flush_interval_seconds: float = 0.0  # at least so long between two batches
     file_size: int = 64 << 20  # bytes; a file is closed at the first transaction's end past it
     date_separator: DateSeparator = DateSeparator.DAY
@@ -69,11 +69,15 @@ class SinkConfig:
 
     @property
     def extension(self) -> str:
-        return ".csv" if self.protocol is MessageProtocol.CSV else ".json"
+        return self.protocol.extension if self.protocol else ""
+
+    def header(self, table: TableInfo) -> bytes:
+        """What opens each file."""
+        return self.protocol.header(table, self.terminator) if self.protocol else b""
 
     @property
     def messages(self) -> Messages:
-        return Messages(self.protocol, self.canal_json, self.csv)
+        return Messages(self.protocol, self.terminator)
 
     @property
     def traits(self) -> Traits:
@@ -91,28 +95,30 @@ class SinkConfig:
     def answers(self, seconds: float) -> bool:
         return True  # folders and buckets are not asked
 
-    def open(
+    def open_owner(
         self,
         state: Mapping[str, Any] | None,
         *,
         start_ts: Ts | None = None,
         zone: tzinfo = UTC,
         rescan: Rescan | None = None,
-        written_ts: Ts | None = None,
-    ) -> Sink:
-        from tidemill.sinks.blackhole import BlackholeSink
-        from tidemill.sinks.files.sink import FileSink
+        is_resumed: bool = False,
+    ) -> OwnerSink:
+        from tidemill.sinks.blackhole import BlackholeOwner
+        from tidemill.sinks.files.sink import FileOwner
 
         if self.scheme is Scheme.BLACKHOLE:
-            return BlackholeSink(state, self.messages)
-        return FileSink(
-            self,
-            state,
-            start_ts=start_ts,
-            zone=zone,
-            storage=self.storage,
-            rescan=rescan,
-            is_resumed=written_ts is not None,
+            return BlackholeOwner(state)
+        return FileOwner(self, state, start_ts=start_ts, zone=zone, rescan=rescan, is_resumed=is_resumed)
+
+    def open_writer(self, name: str, *, zone: tzinfo = UTC) -> SinkWriter:
+        from tidemill.sinks.blackhole import BlackholeWriter
+        from tidemill.sinks.files.sink import FileWriter
+
+        return (
+            BlackholeWriter(name, self.messages)
+            if self.scheme is Scheme.BLACKHOLE
+            else FileWriter(self, name, zone=zone)
         )
 
 
@@ -121,18 +127,19 @@ def parse_sink_uri(uri: str) -> SinkConfig:
     parts = split_uri(uri)
     scheme = _scheme(parts.scheme, uri)
     given = _given(parts.query)
-    values = {name: _read(name, text, scheme) for name, text in given.items()}
-    protocol = values.get("protocol")
+    own = {
+        name: _read(name, given.pop(name), scheme) for name in list(given) if name in _PARAMETERS or name in _REFUSED
+    }
+    name = own.pop("protocol", None)
     path = ""
     if scheme is Scheme.FILE:
         path = _path(parts.netloc, parts.path)
-        if protocol is None:
-            raise SinkUriError(
-                "the sink URI of files needs a protocol. Add 'protocol=canal-json' or 'protocol=csv' to its parameters."
-            )
-    _check_protocol_options(given, protocol)
-    options = {**values, "path": path}
-    return replace(_build(scheme, protocol, options), safe_uri=safe_uri(uri))
+        if name is None:
+            choices = " or ".join(f"'protocol={each}'" for each in FOR_FILES)
+            raise SinkUriError(f"the sink URI of files needs a protocol. Add {choices} to its parameters.")
+    protocol = read_protocol(FOR_FILES, name, given, _PARAMETERS)
+    fields = {_FIELDS[name]: value for name, value in own.items() if name in _FIELDS}
+    return SinkConfig(scheme, path, protocol=protocol, **fields, safe_uri=safe_uri(uri))
 
 
 def is_bucket_uri(uri: str) -> bool:
@@ -156,12 +163,18 @@ class ParameterHelp:
     name: str
     default: str
     help: str
-    protocols: tuple[MessageProtocol, ...]
-    is_for_blackhole: bool
+    protocols: tuple[str, ...]  # those that have it; all have what is the sink's own
+    is_for_blackhole: bool = True
 
 
 def known_parameters() -> list[ParameterHelp]:
-    return [ParameterHelp(name, p.default, p.help, p.protocols, p.is_for_blackhole) for name, p in _PARAMETERS.items()]
+    own = [ParameterHelp(name, p.default, p.help, (*FOR_FILES,), p.is_for_blackhole) for name, p in _PARAMETERS.items()]
+    options = [
+        ParameterHelp(name, option.default, option.help, (protocol,))
+        for protocol, kind in FOR_FILES.items()
+        for name, option in kind.options.items()
+    ]
+    return own[:1] + options + own[1:]
 
 
 def refused_parameters() -> Mapping[str, str]:
@@ -204,40 +217,19 @@ def _word(kind: type[Enum]) -> Callable[[str], Any]:
     return read
 
 
-_OTHER_PROTOCOLS = (
-    "default", "open-protocol", "canal", "avro", "flat-avro", "maxwell", "craft", "debezium", "simple",
-)  # fmt: skip
+_OTHER_PROTOCOLS = (*FOR_QUEUES, "default", "canal", "avro", "flat-avro", "maxwell", "craft", "debezium", "simple")
 
 
-def _protocol(text: str) -> MessageProtocol:
-    if text.lower() in _OTHER_PROTOCOLS:
-        raise ValueError("canal-json or csv: TiCDC's other protocols are for message queues")
-    read: MessageProtocol = _word(MessageProtocol)(text)
-    return read
-
-
-def _marks(text: str) -> str:
-    """Text in which ``\\r``, ``\\n`` and ``\\t`` may be spelled with a backslash."""
-    return text.replace("\\r", "\r").replace("\\n", "\n").replace("\\t", "\t")
+def _protocol(text: str) -> str:
+    if text.lower() in _OTHER_PROTOCOLS and text.lower() not in FOR_FILES:
+        raise ValueError(f"{' or '.join(FOR_FILES)}: TiCDC's other protocols are for message queues")
+    return word_of(*FOR_FILES)(text)
 
 
 def _terminator(text: str) -> bytes:
     if not text:
         raise ValueError("the end of a line, such as %0D%0A or \\n")
-    return _marks(text).encode()
-
-
-def _delimiter(text: str) -> str:
-    text = _marks(text)
-    if not 1 <= len(text) <= 3 or "\r" in text or "\n" in text:
-        raise ValueError("one to three characters other than line ends")
-    return text
-
-
-def _quote(text: str) -> str:
-    if len(text) > 1 or not text.isascii() or text in ("\r", "\n", "\0"):
-        raise ValueError("one ASCII character, or nothing to use backslashes instead")
-    return text
+    return unescaped(text).encode()
 
 
 def _always(wanted: bool, why: str) -> Callable[[str], bool]:
@@ -256,10 +248,6 @@ def _atomicity(text: str) -> str:
     return text
 
 
-_CANAL, _CSV = (MessageProtocol.CANAL_JSON,), (MessageProtocol.CSV,)
-_BOTH = (MessageProtocol.CANAL_JSON, MessageProtocol.CSV)
-
-
 @dataclass(frozen=True, slots=True)
 class _Parameter:
     """``default`` and ``help`` are for people: the reference page is made of them."""
@@ -267,36 +255,12 @@ class _Parameter:
     read: Callable[[str], Any]
     default: str
     help: str
-    protocols: tuple[MessageProtocol, ...] = _BOTH
     is_for_blackhole: bool = True
 
 
 _PARAMETERS: Mapping[str, _Parameter] = {
     "protocol": _Parameter(_protocol, "", "The form of messages: `canal-json` or `csv`. Files need one."),
-    "enable-tidb-extension": _Parameter(
-        boolean_of, "false", "Messages carry the commit-ts in a field `_tidb`.", _CANAL
-    ),
-    "content-compatible": _Parameter(
-        boolean_of, "false", "As the original Canal writes: full types, and `old` with changed columns only.", _CANAL
-    ),
-    "only-output-updated-columns": _Parameter(
-        boolean_of, "false", "The field `old` of an update holds changed columns only.", _CANAL
-    ),
-    "delete-only-output-handle-key-columns": _Parameter(
-        boolean_of, "false", "A delete holds the columns of the handle key only.", _CANAL
-    ),
     "terminator": _Parameter(_terminator, "`\\r\\n`", "What ends a message in a file."),
-    "delimiter": _Parameter(_delimiter, "`,`", "What stands between two fields: one to three characters.", _CSV),
-    "quote": _Parameter(_quote, '`"`', "What encloses text; empty: special characters get a backslash.", _CSV),
-    "null": _Parameter(str, "`\\N`", "How NULL is written.", _CSV),
-    "include-commit-ts": _Parameter(boolean_of, "false", "A field with the commit-ts.", _CSV),
-    "output-old-value": _Parameter(
-        boolean_of, "false", "An update is two records, old and new, with a field that says so.", _CSV
-    ),
-    "binary-encoding-method": _Parameter(
-        _word(BinaryEncoding), "base64", "How bytes are written: `base64` or `hex`.", _CSV
-    ),
-    "output-field-header": _Parameter(boolean_of, "false", "Each file opens with the names of its fields.", _CSV),
     "flush-interval": _Parameter(
         _flush_interval, "0s", "Minimum time between batches, up to 10m. Longer: fewer and larger files."
     ),
@@ -336,6 +300,18 @@ _PARAMETERS: Mapping[str, _Parameter] = {
     "transaction-atomicity": _Parameter(
         _atomicity, "table", "`none` or `table`; a table's transaction is never cut into two files either way."
     ),
+}
+
+# The fields of SinkConfig that parameters set; what is not here can have one value only.
+_FIELDS: Mapping[str, str] = {
+    "terminator": "terminator",
+    "flush-interval": "flush_interval_seconds",
+    "file-size": "file_size",
+    "date-separator": "date_separator",
+    "file-index-digit": "file_index_digits",
+    "output-raw-change-event": "output_raw_change_event",
+    "output-column-id": "output_column_id",
+    "worker-count": "worker_count",
 }
 
 _REFUSED: Mapping[str, str] = {
@@ -390,10 +366,7 @@ def _given(query: str) -> dict[str, str]:
 def _read(name: str, text: str, scheme: Scheme) -> Any:
     if name in _REFUSED:
         raise SinkUriError(f"sink URI parameter {name!r} is not supported: {_REFUSED[name]}. Take it out.")
-    parameter = _PARAMETERS.get(name)
-    if parameter is None:
-        hint = suggestion(name, _PARAMETERS) or f" Known are {', '.join(sorted(_PARAMETERS))}."
-        raise SinkUriError(f"unknown sink URI parameter {name!r}.{hint}")
+    parameter = _PARAMETERS[name]
     if scheme is Scheme.BLACKHOLE and not parameter.is_for_blackhole:
         raise SinkUriError(
             f"sink URI parameter {name!r} means nothing to a blackhole, which writes no files. Take it out."
@@ -405,16 +378,6 @@ def _read(name: str, text: str, scheme: Scheme) -> Any:
         raise SinkUriError(f"sink URI parameter {name!r} is {shown}; it must be {sentence(wanted)}") from None
 
 
-def _check_protocol_options(given: Mapping[str, str], protocol: MessageProtocol | None) -> None:
-    for name in given:
-        fits = _PARAMETERS[name].protocols
-        if fits != _BOTH and protocol not in fits:
-            raise SinkUriError(
-                f"sink URI parameter {name!r} belongs to protocol {fits[0].value}, not to "
-                f"{protocol.value if protocol else 'a sink without one'}. Take it out, or change the protocol."
-            )
-
-
 def _path(host: str, path: str) -> str:
     if host not in ("", "localhost"):
         raise SinkUriError(
@@ -424,50 +387,3 @@ def _path(host: str, path: str) -> str:
     if not path.strip("/") or "\0" in path:
         raise SinkUriError("the sink URI of files names no folder. Give an absolute one: file:///folder/…")
     return "/" + path.strip("/")
-
-
-def _build(scheme: Scheme, protocol: MessageProtocol | None, values: Mapping[str, Any]) -> SinkConfig:
-    def take(**names: str) -> dict[str, Any]:
-        return {ours: values[theirs] for ours, theirs in names.items() if theirs in values}
-
-    csv = CsvOptions(
-        **take(
-            delimiter="delimiter",
-            quote="quote",
-            null="null",
-            terminator="terminator",
-            include_commit_ts="include-commit-ts",
-            output_old_value="output-old-value",
-            binary_encoding="binary-encoding-method",
-            output_field_header="output-field-header",
-        )
-    )
-    if csv.quote and csv.quote in csv.delimiter:
-        raise SinkUriError(
-            f"sink URI parameters 'quote' and 'delimiter' share the character {csv.quote!r}. Choose two."
-        )
-    canal_json = CanalJsonOptions(
-        **take(
-            enable_tidb_extension="enable-tidb-extension",
-            only_output_updated_columns="only-output-updated-columns",
-            delete_only_output_handle_key_columns="delete-only-output-handle-key-columns",
-            content_compatible="content-compatible",
-            terminator="terminator",
-        )
-    )
-    return SinkConfig(
-        scheme,
-        protocol=protocol,
-        canal_json=canal_json,
-        csv=csv,
-        **take(
-            path="path",
-            flush_interval_seconds="flush-interval",
-            file_size="file-size",
-            date_separator="date-separator",
-            file_index_digits="file-index-digit",
-            output_raw_change_event="output-raw-change-event",
-            output_column_id="output-column-id",
-            worker_count="worker-count",
-        ),
-    )

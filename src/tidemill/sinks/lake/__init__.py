@@ -1,15 +1,18 @@
 """Lakes: Iceberg and Delta tables, and plain Parquet, that hold every change and so every moment.
 
-parse_lake_uri ─► LakeOptions ─► IcebergSink | DeltaSink | ParquetSink            (driver)
+parse_lake_uri ─► LakeOptions ─► LakeWriter, LakeOwner over Iceberg | Delta | ParquetLayout
                                     │ target, one a unit of a batch
                                     ▼
                      write_rows(target, rows) ─► Receipt                          (executor)
                                     │ receipts
                                     ▼
-                     commit: a transaction a table ─► state (caller) ─► publish   (driver)
+                     commit: a transaction a table ─► delta                       (writer)
+                                    ▼
+                     take ─► state (caller) ─► publish                            (owner)
 
-``query`` reads them back: a table's rows as of a ts, as SQL for DuckDB and Spark, or as an Arrow table.
-The sinks import their libraries; take them from their own modules, so that executors need not.
+``journal`` keeps what is known of the tables. ``query`` reads them back: a table's rows as of a ts, as SQL for DuckDB
+and Spark, or as an Arrow table. The backends import their libraries; take them from their own modules, so that
+executors need not.
 """
 
 from tidemill.sinks.lake.files import LakeTarget, write_rows

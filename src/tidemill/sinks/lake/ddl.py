@@ -161,7 +161,7 @@ class LakeDdl:
         stem = f"ddl-{at[0]:020d}-{at[1]}-{lake.id}"
         for left in self._book.files.names(folder):
             if left.startswith(f"{stem}-"):
-                self._book.files.remove(f"{folder}/{left}")  # of an attempt that was not committed
+                self._book.files.remove(self._book.generation, f"{folder}/{left}")  # of an attempt in vain
         target = LakeTarget(
             options.storage,
             lake.id,
@@ -169,6 +169,7 @@ class LakeDdl:
             stem,
             self._book.suffix,
             lake.file_columns(info),
+            self._book.generation,
             file_size=options.file_size,
             row_group_rows=options.row_group_rows,
             compression=options.compression,

@@ -6,17 +6,17 @@ Delta without column mapping, which every reader understands, has no way to rena
 get a new column beside the old one, and ``_tidemill/tables.json`` says which holds what. The folder keeps the
 name under which the table was first seen.
 
-A table's configuration names the cluster and the changefeed that it belongs to; the generation of the driver that
-writes to it is one more application id, which every commit of ours sets. A driver raises it before it first reads the
-table's stamps. Delta refuses a commit if another one has set the same application id since the version that we know:
-so a driver that was superseded cannot commit to a table that its successor has seen. If it still commits to one that
-its successor has not seen yet, the successor finds its stamps there.
+A table's configuration names the cluster and the changefeed that it belongs to. Who writes to it is one more
+application id, whose version each writer raises before it first reads the table's stamps, and which every commit of a
+writer's sets; the owner has another one, for DDLs. Delta refuses a commit if another one has set the same application
+id since the version that we know: so a writer that was superseded cannot commit to a table that its successor has seen.
+If it still commits to one that its successor has not seen yet, the successor finds its stamps there.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, datetime, tzinfo
+from datetime import date, datetime
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
@@ -32,13 +32,12 @@ from tidemill.errors import InvariantError, TidemillError
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, physical_ms
-from tidemill.sinks.files.storage import StorageOptions
+from tidemill.sinks.files.storage import Files, StorageOptions
 from tidemill.sinks.lake import failures
 from tidemill.sinks.lake.backend import Stamps
 from tidemill.sinks.lake.columns import type_named
 from tidemill.sinks.lake.files import DataFile
 from tidemill.sinks.lake.options import LakeOptions
-from tidemill.sinks.lake.sink import LakeSink
 from tidemill.sinks.lake.tables import LakeTable, Naming
 
 CHANGEFEED = "tidemill.changefeed"
@@ -46,11 +45,6 @@ CLUSTER = "tidemill.cluster"
 RESOLVED_TS = "tidemill.resolved-ts"
 _LAKE_ID = "tidemill.table"
 _MOST_STATISTICS = 32  # columns of a file for which bounds are noted, as other writers do
-
-
-class DeltaSink(LakeSink):
-    def open_backend(self, zone: tzinfo) -> "Delta":
-        return Delta(self._options)
 
 
 def open_table(options: LakeOptions, table: LakeTable, version: int | None = None) -> DeltaTable:
@@ -64,16 +58,23 @@ class Delta:
     naming = Naming(can_rename=False, can_widen=False, forbidden=" ,;{}()\n\t=")
     is_transactional = True
 
-    def __init__(self, options: LakeOptions) -> None:
-        self._options = options
-        self._tables: dict[str, tuple[int, DeltaTable]] = {}  # with the generation that we have set
+    def __init__(self, options: LakeOptions, files: Files, *, is_owner: bool) -> None:
+        self._options, self._is_owner = options, is_owner
+        self._tables: dict[str, DeltaTable] = {}
+        self._marks: dict[str, int] = {}  # by table: the version of ``_mark_id`` that is ours
         self._check: Callable[[], None] = lambda: None
 
     def begin(self, generation: str, check: Callable[[], None]) -> None:
         self._check = check
-        self._tables.clear()
 
-    def forget(self, table: LakeTable) -> None:
+    def forget(self, table: LakeTable | None) -> None:
+        for known in (self._tables, self._marks):
+            if table is None:
+                known.clear()
+            else:
+                known.pop(table.id, None)
+
+    def reload(self, table: LakeTable) -> None:
         self._tables.pop(table.id, None)
 
     def put(self, table: LakeTable) -> None:
@@ -103,12 +104,11 @@ class Delta:
             found = self._find(table)
             if found is None:
                 raise InvariantError(f"the lake has no table {table.full_name}, which it should have been given before")
-            said = {
-                self._options.changefeed: stamps.resolved_ts,
-                self._ddl_id: stamps.ddl[0],
-                f"{self._ddl_id}/seq": stamps.ddl[1],
-                **{self._part_id(id): stamps.resolved_ts for id in stamps.parts},
-            }
+            if self._is_owner:
+                said = {self._ddl_id: stamps.ddl[0], f"{self._ddl_id}/seq": stamps.ddl[1]}
+            else:
+                parts = {self._part_id(id): stamps.resolved_ts for id in stamps.parts}
+                said = {self._options.changefeed: stamps.resolved_ts, **parts}
             actions: list[AddAction | RemoveAction] = [_add_action(table, file, stamps) for file in files]
             self._commit(
                 table,
@@ -126,13 +126,12 @@ class Delta:
         said: Mapping[str, int] = MappingProxyType({}),
         told: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Delta refuses it if another commit has set our generation, or changed the table, since the one we know."""
-        generation, found = self._tables[table.id]
+        """Delta refuses it if another commit has set our mark, or changed the table, since the one we know."""
+        mark, found = self._marks[table.id], self._tables[table.id]
         for _ in range(failures.MOST_TRIES):
-            if found.transaction_version(self._generation_id) != generation:
-                raise failures.superseded(self._options)
+            self._check_mark(found, mark)
             try:
-                change(found, self._properties({**said, self._generation_id: generation}, told))
+                change(found, self._properties({**said, self._mark_id: mark}, told))
                 found.update_incremental()
                 return
             except CommitFailedError:
@@ -142,19 +141,23 @@ class Delta:
         raise failures.contended(table.full_name, self._options)
 
     def _mark(self, found: DeltaTable, table: LakeTable) -> int:
-        """Set a new generation in the table: those of older ones cannot commit to it any more."""
+        """Set a new mark in the table: those who have set it before cannot commit to it any more."""
         for _ in range(failures.MOST_TRIES):
             self._check()
-            generation = (found.transaction_version(self._generation_id) or 0) + 1
-            how = self._properties({self._generation_id: generation}, {})  # without a resolved-ts: it is no batch
+            mark = (found.transaction_version(self._mark_id) or 0) + 1
+            how = self._properties({self._mark_id: mark}, {})  # without a resolved-ts: it is no batch
             try:
                 found.create_write_transaction([], "append", found.schema(), commit_properties=how)
             except CommitFailedError:
                 found.update_incremental()
                 continue
             found.update_incremental()
-            return generation
+            return mark
         raise failures.contended(table.full_name, self._options)
+
+    def _check_mark(self, found: DeltaTable, mark: int) -> None:
+        if found.transaction_version(self._mark_id) != mark:
+            raise failures.superseded(self._options)
 
     def _properties(self, said: Mapping[str, int], told: Mapping[str, str]) -> CommitProperties:
         who = {CHANGEFEED: self._options.changefeed, CLUSTER: self._options.cluster_id}
@@ -165,6 +168,9 @@ class Delta:
 
     def data_folder(self, table: LakeTable, info: TableInfo, physical_id: int, to_ts: Ts) -> str:
         return f"{table.location}/data"
+
+    def data_folders(self, table: LakeTable, info: TableInfo) -> list[str]:
+        return [f"{table.location}/data"]
 
     def describe(self, event: DdlEvent) -> None:
         """The table's log tells."""
@@ -183,8 +189,8 @@ class Delta:
         return f"{self._options.changefeed}/{physical_id}"
 
     @property
-    def _generation_id(self) -> str:
-        return f"{self._options.changefeed}/generation"
+    def _mark_id(self) -> str:
+        return f"{self._options.changefeed}/{'term' if self._is_owner else 'generation'}"
 
     def _create(self, table: LakeTable) -> None:
         self._check()
@@ -199,10 +205,10 @@ class Delta:
                 _LAKE_ID: table.id,
             },
             storage_options=storage_options(self._options.storage),
-            commit_properties=self._properties({self._generation_id: 1}, {}),
+            commit_properties=self._properties({self._mark_id: 1}, {}),
             raise_if_key_not_exists=False,
         )
-        self._tables[table.id] = 1, open_table(self._options, table)
+        self._tables[table.id], self._marks[table.id] = open_table(self._options, table), 1
 
     def _find(self, table: LakeTable) -> DeltaTable | None:
         if table.id not in self._tables:
@@ -216,8 +222,12 @@ class Delta:
                 raise failures.foreign(f"at {place}", said.get(CHANGEFEED), said.get(CLUSTER), self._options)
             if said.get(_LAKE_ID) != table.id:
                 raise failures.other_table(table.full_name, table.location, self._options)
-            self._tables[table.id] = self._mark(found, table), found
-        return self._tables[table.id][1]
+            if table.id in self._marks:
+                self._check_mark(found, self._marks[table.id])
+            else:
+                self._marks[table.id] = self._mark(found, table)
+            self._tables[table.id] = found
+        return self._tables[table.id]
 
     @contextmanager
     def _doing(self, what: str, table: LakeTable) -> Iterator[None]:

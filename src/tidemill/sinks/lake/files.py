@@ -1,11 +1,11 @@
-"""Data files of lake tables: what an executor writes for one unit, and what it tells the driver about it.
+"""Data files of lake tables: what an executor writes for one unit, and what it tells its writer about it.
 
     {location}/data/{to-ts}-{physical id}-{number}-{mark}.parquet       units that share a table share the numbers
 
 A file counts once the table's own transaction names it, so one that is left over harms nobody. The mark is that of
 the generation that asked for it: a task that is left behind writes under other names than its successor. Plain
 Parquet has no transactions: there a file that comes again replaces the first, and a task of an older generation cannot
-publish any. Runs on executors, and on the driver where a DDL makes rows.
+publish any. Runs on executors, and in the owner where a DDL makes rows.
 """
 
 import base64
@@ -38,6 +38,7 @@ class LakeTarget:
     stem: str  # begins the names of files
     suffix: str
     columns: tuple[FileColumn, ...]
+    generation: str  # files are published only while it has not ended
     above_ts: int = 0  # rows up to here are in the table already
     file_size: int = 128 << 20
     row_group_rows: int = 1 << 18
@@ -45,7 +46,6 @@ class LakeTarget:
     physical_id: int = 0
     to_ts: int = 0  # where the batch ends
     share_number: int = 0  # of several units that have the table's rows of the batch
-    generation: str = ""  # files are published only while it is the newest; empty: they count later, or not at all
 
     def write(self, rows: Iterator[RowBatch | LargeRows]) -> Receipt:
         """Runs on executors."""
@@ -176,10 +176,7 @@ class _Writer:
         path = f"{target.folder}/{target.stem}-{number:05d}{target.suffix}.parquet"
         if not self._done:
             self._files.make_folder(target.folder)
-        if target.generation:
-            size = self._files.publish_file(target.generation, path, [content])
-        else:
-            size = self._files.write(path, [content])
+        size = self._files.publish_file(target.generation, path, [content])
         footer = io.BytesIO()
         self._footers[0].write_metadata_file(footer)
         self._done.append(DataFile(path, self._footers[0].num_rows, size, footer.getvalue()))

@@ -5,16 +5,17 @@
 Data files carry field ids, so a column keeps its values under a new name. The catalog is SQLite in the warehouse
 unless another one is named. A table that is dropped upstream stays, as ``{table}__dropped_{ts}``.
 
-A table's properties name the cluster and the changefeed that it belongs to, and the generation of the driver that
-writes to it. A driver marks a table with its generation before it first reads its stamps, by an empty snapshot. Every
+A table's properties name the cluster and the changefeed that it belongs to, and carry a mark of the writer that has it
+and one of the owner. Whoever gets the table marks it before it first reads its stamps, by an empty snapshot. Every
 commit requires that the table's newest snapshot is the one that we know, and is not repeated before we have seen that
-the generation is still ours: so a driver that was superseded cannot commit to a table that its successor has seen. If
-it still commits to one that its successor has not seen yet, the successor finds its stamps there.
+the mark is still ours: so a writer that was superseded cannot commit to a table that its successor has seen. If it
+still commits to one that its successor has not seen yet, the successor finds its stamps there. The owner's commits, for
+DDLs, go by its own mark: writers go on behind them.
 """
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import tzinfo
 from typing import Any
 
 import pyarrow as pa
@@ -47,18 +48,18 @@ from tidemill.errors import InvariantError, TidemillError
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks.files.storage import StorageOptions
+from tidemill.sinks.files.storage import Files, StorageOptions
 from tidemill.sinks.lake import failures
 from tidemill.sinks.lake.backend import Stamps
 from tidemill.sinks.lake.columns import CLOCK, MOMENT, type_named
 from tidemill.sinks.lake.files import DataFile
 from tidemill.sinks.lake.options import LakeOptions
-from tidemill.sinks.lake.sink import LakeSink
 from tidemill.sinks.lake.tables import LakeTable, Naming
 
 CHANGEFEED = "tidemill.changefeed"
 CLUSTER = "tidemill.cluster"
 GENERATION = "tidemill.generation"
+TERM = "tidemill.term"
 RESOLVED_TS = "tidemill.resolved-ts"
 DDL = "tidemill.ddl"
 PARTS = "tidemill.parts"
@@ -74,11 +75,6 @@ _TYPES: Mapping[pa.DataType, IcebergType] = {
     CLOCK: TimestampType(),
     MOMENT: TimestamptzType(),
 }
-
-
-class IcebergSink(LakeSink):
-    def open_backend(self, zone: tzinfo) -> "Iceberg":
-        return Iceberg(self._options)
 
 
 def open_catalog(options: LakeOptions) -> Catalog:
@@ -101,19 +97,28 @@ class Iceberg:
     naming = Naming(can_rename=True, can_widen=True)
     is_transactional = True
 
-    def __init__(self, options: LakeOptions) -> None:
-        self._options = options
+    def __init__(self, options: LakeOptions, files: Files, *, is_owner: bool) -> None:
+        self._options, self._is_owner = options, is_owner
         self._catalog = open_catalog(options)
-        self._tables: dict[str, tuple[tuple[str, ...], Table]] = {}  # marked with our generation
-        self._generation = ""
+        self._tables: dict[str, tuple[tuple[str, ...], Table]] = {}
+        self._marks: dict[str, str] = {}  # by table: what its property says while it is ours
+        self._named: dict[str, tuple[str, ...]] = {}  # by table: the name that its document told last
+        self._mark_name = TERM if is_owner else GENERATION
         self._check: Callable[[], None] = lambda: None
 
     def begin(self, generation: str, check: Callable[[], None]) -> None:
-        self._generation, self._check = generation, check
-        self._tables.clear()
+        self._check = check
 
-    def forget(self, table: LakeTable) -> None:
+    def forget(self, table: LakeTable | None) -> None:
+        for known in (self._tables, self._marks):
+            if table is None:
+                known.clear()
+            else:
+                known.pop(table.id, None)
+
+    def reload(self, table: LakeTable) -> None:
         self._tables.pop(table.id, None)
+        self._named[table.id] = identifier(self._options, table)
 
     def put(self, table: LakeTable) -> None:
         with self._doing("change", table):
@@ -139,17 +144,20 @@ class Iceberg:
             if found is None:
                 raise InvariantError(f"the lake has no table {table.full_name}, which it should have been given before")
             said = {RESOLVED_TS: str(stamps.resolved_ts), DDL: f"{stamps.ddl[0]}.{stamps.ddl[1]}"}
-            properties = {**said, PARTS: ",".join(map(str, sorted(stamps.parts)))}
+            if self._is_owner:
+                properties = {DDL: said[DDL]}
+            else:
+                properties = {RESOLVED_TS: said[RESOLVED_TS], PARTS: ",".join(map(str, sorted(stamps.parts)))}
 
             def change(transaction: Transaction) -> None:
                 with transaction.update_snapshot(snapshot_properties=self._summary(said)).merge_append() as update:
-                    for file in self._data_files(found, files):
+                    for file in _data_files(self._options.storage.uri, found, files):
                         update.append_data_file(file)
                 transaction.set_properties(properties)
 
-            wanted = {**properties, GENERATION: self._generation}
+            wanted = {**properties, self._mark_name: self._marks[table.id]}
             self._commit(found, table, change, lambda: wanted.items() <= found.properties.items())
-            self._forget_old(found)
+            _forget_old(found, self._options.keep_snapshots)
             self._remember(table, found)
 
     def _commit(
@@ -158,8 +166,7 @@ class Iceberg:
         """``change`` must add a snapshot, for which Iceberg requires that nobody else has added one meanwhile.
         ``is_done`` tells whether ``found`` has it already."""
         for _ in range(failures.MOST_TRIES):
-            if found.properties.get(GENERATION) != self._generation:
-                raise failures.superseded(self._options)
+            self._check_mark(found, table)
             try:
                 with _without_retries(found).transaction() as transaction:
                     change(transaction)
@@ -171,36 +178,39 @@ class Iceberg:
         raise failures.contended(table.full_name, self._options)
 
     def _mark(self, found: Table, table: LakeTable) -> None:
-        """Make the table that of our generation: those of older ones cannot commit to it any more."""
+        """Put a new mark into the table: those who have put theirs before cannot commit to it any more."""
+        if table.id in self._marks:
+            self._check_mark(found, table)
+            return
+        said = {self._mark_name: secrets.token_hex(8)}  # and no resolved-ts: it is no batch
         for _ in range(failures.MOST_TRIES):
-            if found.properties.get(GENERATION) == self._generation:
-                return
+            if said.items() <= found.properties.items():
+                break  # it was carried out, and the answer lost
             self._check()
-            said = {GENERATION: self._generation}  # and no resolved-ts: it is no batch
             try:
                 with _without_retries(found).transaction() as transaction:
                     with transaction.update_snapshot(snapshot_properties=self._summary(said)).fast_append():
                         pass
                     transaction.set_properties(said)
-                return
+                break
             except CommitFailedException:
                 found.refresh()
-        raise failures.contended(table.full_name, self._options)
+        else:
+            raise failures.contended(table.full_name, self._options)
+        self._marks[table.id] = said[self._mark_name]
+
+    def _check_mark(self, found: Table, table: LakeTable) -> None:
+        if found.properties.get(self._mark_name) != self._marks[table.id]:
+            raise failures.superseded(self._options)
 
     def _summary(self, stamps: Mapping[str, str]) -> dict[str, str]:
         return {CHANGEFEED: self._options.changefeed, CLUSTER: self._options.cluster_id, **stamps}
 
-    def _forget_old(self, found: Table) -> None:
-        """Every commit copies the list of snapshots, so it must not grow for ever. Changes stay: only the table's own
-        time travel ends there, that to a ts does not."""
-        taken = sorted(found.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
-        if len(taken) > 2 * self._options.keep_snapshots:
-            old = [snapshot.snapshot_id for snapshot in taken[: -self._options.keep_snapshots]]
-            with suppress(CommitFailedException):  # then after another batch
-                found.maintenance.expire_snapshots().by_ids(old).commit()
-
     def data_folder(self, table: LakeTable, info: TableInfo, physical_id: int, to_ts: Ts) -> str:
         return f"{table.location}/data"
+
+    def data_folders(self, table: LakeTable, info: TableInfo) -> list[str]:
+        return [f"{table.location}/data"]
 
     def describe(self, event: DdlEvent) -> None:
         """The catalog tells."""
@@ -221,12 +231,12 @@ class Iceberg:
         known = self._tables.get(table.id)
         if known is not None:
             return known[1]
-        for name in (wanted, *self._former_names(table)):
+        for name in dict.fromkeys((wanted, self._named.get(table.id, wanted), *self._former_names(table))):
             try:
                 found = self._catalog.load_table(name)
             except NoSuchTableError:
                 continue
-            is_ours = self._is_ours(found)
+            is_ours = _is_ours(found, self._options)
             if name == wanted and not is_ours:
                 said = found.properties
                 raise failures.foreign(".".join(name), said.get(CHANGEFEED), said.get(CLUSTER), self._options)
@@ -237,10 +247,6 @@ class Iceberg:
                 self._tables[table.id] = wanted, found
                 return found
         return None
-
-    def _is_ours(self, found: Table) -> bool:
-        said = found.properties
-        return (said.get(CLUSTER), said.get(CHANGEFEED)) == (self._options.cluster_id, self._options.changefeed)
 
     def _former_names(self, table: LakeTable) -> Iterator[tuple[str, ...]]:
         for version in reversed(table.versions):
@@ -260,14 +266,22 @@ class Iceberg:
 
     def _rename(self, name: tuple[str, ...], wanted: tuple[str, ...]) -> Table:
         self._check()  # the catalog takes no condition for it
-        self._catalog.create_namespace_if_not_exists(wanted[:-1])
+        self._have_namespace(wanted[:-1])
         return self._catalog.rename_table(name, wanted)
+
+    def _have_namespace(self, name: tuple[str, ...]) -> None:
+        try:
+            self._catalog.create_namespace_if_not_exists(name)
+        except Exception:  # another writer may have made it at the same moment, which catalogs tell in many ways
+            if not self._catalog.namespace_exists(name):
+                raise
 
     def _create(self, table: LakeTable) -> None:
         self._check()
         wanted = identifier(self._options, table)
         for level in range(1, len(wanted)):
-            self._catalog.create_namespace_if_not_exists(wanted[:level])
+            self._have_namespace(wanted[:level])
+        mark = secrets.token_hex(8)
         created = self._catalog.create_table(
             wanted,
             _schema(table),
@@ -276,13 +290,13 @@ class Iceberg:
                 _LAKE_ID: table.id,
                 CLUSTER: self._options.cluster_id,
                 CHANGEFEED: self._options.changefeed,
-                GENERATION: self._generation,
+                self._mark_name: mark,
                 "write.parquet.compression-codec": self._options.compression,
                 "write.metadata.delete-after-commit.enabled": "true",
                 "write.metadata.previous-versions-max": "100",
             },
         )
-        self._tables[table.id] = wanted, created
+        self._tables[table.id], self._marks[table.id] = (wanted, created), mark
 
     def _adjust(self, found: Table, table: LakeTable) -> None:
         """Give the table exactly the columns that it should have."""
@@ -297,27 +311,6 @@ class Iceberg:
 
         self._commit(found, table, change, lambda: _has_columns(found, table))
 
-    def _data_files(self, table: Table, files: Sequence[DataFile]) -> Iterator[IcebergFile]:
-        schema = table.schema()
-        plan = compute_statistics_plan(schema, table.properties)
-        mapping = parquet_path_to_id_mapping(schema)
-        for file in files:
-            statistics = data_file_statistics_from_parquet_metadata(
-                parquet_metadata=file.metadata, stats_columns=plan, parquet_column_mapping=mapping
-            )
-            yield IcebergFile.from_args(
-                content=DataFileContent.DATA,
-                file_path=f"{self._options.storage.uri}/{file.path}",
-                file_format=FileFormat.PARQUET,
-                partition=statistics.partition(table.spec(), schema),
-                file_size_in_bytes=file.size,
-                sort_order_id=None,
-                spec_id=table.metadata.default_spec_id,
-                equality_ids=None,
-                key_metadata=None,
-                **statistics.to_serialized_dict(),
-            )
-
     def _doing(self, what: str, table: LakeTable) -> Any:
         return _explained(f"{what} table {table.full_name} of", self._options)
 
@@ -330,6 +323,43 @@ def _explained(what: str, options: LakeOptions) -> Iterator[None]:
         raise
     except Exception as error:  # what catalogs, their databases and object stores raise has no common root
         raise failures.translate(f"{what} the Iceberg warehouse {options.storage.shown}", error) from error
+
+
+def _forget_old(found: Table, kept: int) -> None:
+    """Every commit copies the list of snapshots, so it must not grow for ever. Changes stay: only the table's own
+    time travel ends there, that to a ts does not."""
+    taken = sorted(found.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
+    if len(taken) > 2 * kept:
+        old = [snapshot.snapshot_id for snapshot in taken[:-kept]]
+        with suppress(CommitFailedException):  # then after another batch
+            found.maintenance.expire_snapshots().by_ids(old).commit()
+
+
+def _is_ours(found: Table, options: LakeOptions) -> bool:
+    said = found.properties
+    return (said.get(CLUSTER), said.get(CHANGEFEED)) == (options.cluster_id, options.changefeed)
+
+
+def _data_files(root: str, table: Table, files: Sequence[DataFile]) -> Iterator[IcebergFile]:
+    schema = table.schema()
+    plan = compute_statistics_plan(schema, table.properties)
+    mapping = parquet_path_to_id_mapping(schema)
+    for file in files:
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=file.metadata, stats_columns=plan, parquet_column_mapping=mapping
+        )
+        yield IcebergFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=f"{root}/{file.path}",
+            file_format=FileFormat.PARQUET,
+            partition=statistics.partition(table.spec(), schema),
+            file_size_in_bytes=file.size,
+            sort_order_id=None,
+            spec_id=table.metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
 
 
 def _stage_columns(transaction: Transaction, table: LakeTable) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from enum import Enum
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from tidemill.config.sink_uri import safe_uri, split_uri
@@ -18,7 +19,12 @@ from tidemill.errors import SinkUriError, suggestion
 from tidemill.model.ts import Ts
 from tidemill.sinks.files.storage import StorageOptions, is_storage_parameter, parse_storage
 from tidemill.sinks.files.uri import DateSeparator
-from tidemill.sinks.port import Rescan, Sharing, Sink, Traits
+from tidemill.sinks.port import OwnerSink, Rescan, Sharing, SinkWriter, Traits
+
+if TYPE_CHECKING:
+    from tidemill.sinks.lake.backend import OpenBackend
+
+CHECKPOINT: Final = "_tidemill/checkpoint.json"
 
 
 class LakeKind(Enum):
@@ -65,31 +71,40 @@ class LakeOptions:
     def answers(self, seconds: float) -> bool:
         return True  # folders, buckets and catalogs are not asked
 
-    def open(
+    def open_owner(
         self,
         state: Mapping[str, Any] | None,
         *,
         start_ts: Ts | None = None,
         zone: tzinfo = UTC,
         rescan: Rescan | None = None,
-        written_ts: Ts | None = None,
-    ) -> Sink:
-        more: dict[str, Any] = {"start_ts": start_ts, "zone": zone, "rescan": rescan}
-        more["is_resumed"] = written_ts is not None
-        # Each brings a library of its own, which nobody else should have to wait for.
+        is_resumed: bool = False,
+    ) -> OwnerSink:
+        from tidemill.sinks.lake.sink import LakeOwner
+
+        return LakeOwner(self, state, self.backend(zone), start_ts=start_ts, rescan=rescan, is_resumed=is_resumed)
+
+    def open_writer(self, name: str, *, zone: tzinfo = UTC) -> SinkWriter:
+        from tidemill.sinks.lake.sink import LakeWriter
+
+        return LakeWriter(self, name, self.backend(zone))
+
+    def backend(self, zone: tzinfo = UTC) -> "OpenBackend":
+        """What knows the format. ``zone``: in which a ts has its date. Each brings a library of its own, which nobody
+        else should have to wait for."""
         match self.kind:
             case LakeKind.ICEBERG:
-                from tidemill.sinks.lake.iceberg import IcebergSink
+                from tidemill.sinks.lake.iceberg import Iceberg
 
-                return IcebergSink(self, state, **more)
+                return partial(Iceberg, self)
             case LakeKind.DELTA:
-                from tidemill.sinks.lake.delta import DeltaSink
+                from tidemill.sinks.lake.delta import Delta
 
-                return DeltaSink(self, state, **more)
+                return partial(Delta, self)
             case LakeKind.PARQUET:
-                from tidemill.sinks.parquet import ParquetSink
+                from tidemill.sinks.parquet import ParquetLayout
 
-                return ParquetSink(self, state, **more)
+                return partial(ParquetLayout, self, zone)
 
 
 def is_lake_uri(uri: str) -> bool:

@@ -15,11 +15,11 @@ from tidemill.errors import SinkError, UsageError
 from tidemill.model.ts import show
 from tidemill.sinks.files import layout
 from tidemill.sinks.files.storage import open_files
-from tidemill.sinks.lake.book import CHECKPOINT, TABLES
 from tidemill.sinks.lake.columns import type_named
-from tidemill.sinks.lake.options import LakeKind, LakeOptions, parse_lake_uri
+from tidemill.sinks.lake.journal import HEADER, read_journal
+from tidemill.sinks.lake.options import CHECKPOINT, LakeKind, LakeOptions, parse_lake_uri
 from tidemill.sinks.lake.query import Dialect, rows_at, rows_at_sql
-from tidemill.sinks.lake.tables import Journal, LakeTable
+from tidemill.sinks.lake.tables import LakeTable
 
 
 def open_lake(uri: str) -> "Lake":
@@ -32,13 +32,13 @@ class Lake:
     def __init__(self, options: LakeOptions) -> None:
         self.options = options
         self._files = open_files(options.storage)
-        tables, checkpoint = self._files.read(TABLES), self._files.read(CHECKPOINT)
-        if tables is None or checkpoint is None:
+        journal, checkpoint = read_journal(options, self._files), self._files.read(CHECKPOINT)
+        if journal is None or checkpoint is None:
             raise UsageError(
-                f"{options.storage.shown} holds no lake of ours: it has no {TABLES} and {CHECKPOINT}. "
+                f"{options.storage.shown} holds no lake of ours: it has no {HEADER} and {CHECKPOINT}. "
                 "Check the folder, or wait for the changefeed's first checkpoint."
             )
-        self.journal = Journal.from_dict(orjson.loads(tables))
+        self.journal = journal
         self.checkpoint_ts = int(orjson.loads(checkpoint)["checkpoint-ts"])
 
     def table(self, schema: str, name: str, ts: int | None = None) -> LakeTable:

@@ -1,4 +1,4 @@
-"""The tables of a lake as they came to be: names, columns and versions. Pure; kept in ``_tidemill/tables.json``.
+"""The tables of a lake as they came to be: names, columns and versions. Pure; kept in ``_tidemill/tables/``.
 
 A lake table outlives what DDL does to the one upstream. Its columns are only ever added, renamed or widened: a column
 that is dropped upstream, or gets a type that does not hold the old values, stays under a name that says so. Each row
@@ -20,7 +20,7 @@ from tidemill.model.ts import Ts
 from tidemill.sinks.lake.changes import SYSTEM_COLUMNS, FileColumn
 from tidemill.sinks.lake.columns import default_of, holds_exactly, lake_type, type_named
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,21 +308,26 @@ class Journal:
         taken = {t.id for t in self.tables}
         return str(table_id) if str(table_id) not in taken else f"{table_id}-{ts}"
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
 
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> "Journal":
-        if document.get("format") != FORMAT:
-            raise SinkError(
-                f"the lake's _tidemill/tables.json has format {document.get('format')!r}; this version reads {FORMAT}. "
-                "Go on with the version of Tidemill that wrote it."
-            )
-        tables = tuple(_lake_table(t) for t in document["tables"])
-        return cls(tables, tuple(document["ddl"]), document["changefeed"], document["cluster"])
+def table_document(table: LakeTable) -> dict[str, Any]:
+    return {"format": FORMAT, **asdict(table)}
 
 
-def _lake_table(fields: Mapping[str, Any]) -> LakeTable:
+def read_table(document: Mapping[str, Any]) -> LakeTable:
+    """Raises SinkError where another version wrote it."""
+    check_format(document)
+    return lake_table({name: value for name, value in document.items() if name != "format"})
+
+
+def check_format(document: Mapping[str, Any], also: tuple[int, ...] = ()) -> None:
+    if document.get("format") not in (FORMAT, *also):
+        raise SinkError(
+            f"the lake's journal in _tidemill has format {document.get('format')!r}; this version reads {FORMAT}. "
+            "Go on with the version of Tidemill that wrote it."
+        )
+
+
+def lake_table(fields: Mapping[str, Any]) -> LakeTable:
     return LakeTable(
         **{
             **fields,

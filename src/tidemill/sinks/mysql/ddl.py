@@ -19,7 +19,7 @@ from tidemill.errors import SinkError
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
-from tidemill.model.ts import show
+from tidemill.model.ts import Ts, show
 from tidemill.sinks.mysql import failures
 from tidemill.sinks.mysql.carry import Carrier
 from tidemill.sinks.mysql.generation import SCHEMA, Generation
@@ -74,11 +74,12 @@ class DdlRunner:
         patience: Patience,
         lines: Lines,
         rows: Refill | None,
+        saved_ts: Ts,
     ) -> None:
-        """``rows`` reads from the upstream what a DDL brings unseen."""
+        """``rows`` reads from the upstream what a DDL brings unseen. Below ``saved_ts`` no DDL comes again."""
         self._settings, self._options = settings, settings.options
         self._downstream, self._generation = downstream, generation
-        self._patience, self._lines, self._rows = patience, lines, rows
+        self._patience, self._lines, self._rows, self._saved_ts = patience, lines, rows, saved_ts
 
     def run(self, event: DdlEvent, session: Callable[[], Any], lose: Callable[[], None]) -> None:
         if event.type in (_MEANINGLESS_TO_TIDB if self._is_tidb else _MEANINGLESS):
@@ -107,7 +108,9 @@ class DdlRunner:
             return
         has_run = bool(found) and self._went_through(session, event, str(found[0][1]))
         if not found:
-            ask(session, f"DELETE FROM {_TABLE} WHERE changefeed=%s AND cluster=%s AND finished_ts<%s", place[:3])
+            # The others may come again after a crash: the owner saves its progress behind several.
+            forgotten = (*place[:2], self._saved_ts)
+            ask(session, f"DELETE FROM {_TABLE} WHERE changefeed=%s AND cluster=%s AND finished_ts<%s", forgotten)
             was = self._fingerprint(session, event)
             ask(session, f"INSERT INTO {_TABLE} VALUES (%s, %s, %s, %s, 0, %s)", (*place, was))
         if self._is_tidb and event.type not in (ActionType.CREATE_SCHEMA, ActionType.CREATE_TABLE):

@@ -1,46 +1,54 @@
-"""Who may write: of all generations of a changefeed's writers, only the newest.
+"""Who may write: of all generations of a writer, only the newest; and of all owners of a changefeed, only the last.
 
 A process that was killed may leave a task behind that still writes, and a write of an old batch after a newer one would
-stand. So every start and every recovery begins a new generation, and each transaction proves, within itself, that its
-own has not ended:
+stand. So every start and every recovery of a writer begins a new generation, and each transaction proves, within
+itself, that its own has not ended:
 
-    tidb_cdc.tidemill_generation_v3    (changefeed, cluster) → the mark of the newest generation
-    tidb_cdc.tidemill_writer_v3        one row per session that writes: its slot
+    tidb_cdc.tidemill_generation_v4    (changefeed, cluster, writer) → the mark of the newest generation
+    tidb_cdc.tidemill_writer_v4        one row per session that writes: its slot
 
 A session notes its slot first and asks then whose turn it is. A new generation puts its mark first and deletes the
 slots of the older ones then. So either it finds the slot, or the session finds the mark. Each transaction updates its
 slot before anything else, and fails where that is gone: the new generation waits for the open ones, or ends the session
 of one that does not move (the slot notes its number), and what comes later finds no slot. No two sessions share a row,
-no lock is held but within those transactions, and the update travels with the rows: no round trip is added.
+no lock is held but within those transactions, and the update travels with the rows: no round trip is added. To end a
+writer for good is to delete its mark, and then its slots.
 
-DDL commits by itself, so it cannot be within such a transaction. It runs under a named lock of the server instead
-(``ddl_turn``), which a new generation takes once after it has put its mark: an older one's DDL is over by then, or its
-session is ended, and a later one is refused before it begins.
+The owner is a writer without a name, and its terms are the generations. DDL commits by itself, so it cannot be within
+such a transaction. It runs under a named lock of the server instead (``ddl_turn``), which a new term takes once after
+it has put its mark: an older one's DDL is over by then, or its session is ended, and a later one is refused before it
+begins.
 """
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pymysql
 
-from tidemill.errors import SinkError
+from tidemill.errors import SupersededError
 from tidemill.sinks.mysql import failures
 
 SCHEMA = "tidb_cdc"
-_GENERATIONS, _SLOTS = f"`{SCHEMA}`.`tidemill_generation_v3`", f"`{SCHEMA}`.`tidemill_writer_v3`"
+_GENERATIONS, _SLOTS = f"`{SCHEMA}`.`tidemill_generation_v4`", f"`{SCHEMA}`.`tidemill_writer_v4`"
 _TABLES = (
     f"CREATE DATABASE IF NOT EXISTS `{SCHEMA}`",
     f"CREATE TABLE IF NOT EXISTS {_GENERATIONS} (changefeed VARCHAR(255) NOT NULL, cluster VARCHAR(64) NOT NULL, "
-    "generation VARCHAR(32) NOT NULL, PRIMARY KEY (changefeed, cluster))",
+    "writer VARCHAR(128) NOT NULL, generation VARCHAR(32) NOT NULL, PRIMARY KEY (changefeed, cluster, writer)) "
+    "DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
     f"CREATE TABLE IF NOT EXISTS {_SLOTS} (slot VARCHAR(32) NOT NULL PRIMARY KEY, changefeed VARCHAR(255) NOT NULL, "
-    "cluster VARCHAR(64) NOT NULL, generation VARCHAR(32) NOT NULL, session BIGINT UNSIGNED NOT NULL, "
-    "beat BIGINT UNSIGNED NOT NULL, KEY of_changefeed (changefeed, cluster))",
+    "cluster VARCHAR(64) NOT NULL, writer VARCHAR(128) NOT NULL, generation VARCHAR(32) NOT NULL, "
+    "session BIGINT UNSIGNED NOT NULL, "
+    "beat BIGINT UNSIGNED NOT NULL, KEY of_changefeed (changefeed, cluster)) "
+    "DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
 )
-_MINE = "changefeed = %s AND cluster = %s"
+_OURS = "changefeed = %s AND cluster = %s"
+_MINE = f"{_OURS} AND writer = %s"
+OWNER: Final = ""  # where a writer's name would stand
+_LONGEST_NAME: Final = 128  # what is longer is shortened to a digest
 _LOCK_WAIT: Final = frozenset({1205, 3572})
 _NO_SUCH_SESSION: Final = 1094
 _OUT_OF_RANGE: Final = 1690
@@ -53,8 +61,8 @@ ASSERTION = "SELECT ~0 + (ROW_COUNT() <> 1)"
 Session = Any  # a connection of PyMySQL
 
 
-class TakenOverError(SinkError):
-    """A newer generation writes for the changefeed: this one has to stop."""
+class TakenOverError(SupersededError):
+    """A newer generation writes, or this one was ended: it has to stop."""
 
     code = "sink-taken-over"
 
@@ -87,23 +95,28 @@ class Generation:
 
     changefeed: str
     cluster: str
+    writer: str
     mark: str
 
     @classmethod
-    def new(cls, changefeed: str, cluster: str) -> "Generation":
-        return cls(changefeed, cluster, secrets.token_hex(8))
+    def new(cls, changefeed: str, cluster: str, writer: str) -> "Generation":
+        return cls(changefeed, cluster, _column(writer), secrets.token_hex(8))
+
+    @property
+    def holder(self) -> tuple[str, str, str]:
+        return self.changefeed, self.cluster, self.writer
 
     def is_of(self, other: "Generation") -> bool:
-        """Whether both are generations of one changefeed."""
-        return (self.changefeed, self.cluster) == (other.changefeed, other.cluster)
+        """Whether both are generations of one writer."""
+        return self.holder == other.holder
 
     def check_in(self, session: Session) -> Slot:
         """For every session that is to write rows: its slot. Raises TakenOverError."""
         slot = Slot(secrets.token_hex(8))
         with session.cursor() as cursor:
             cursor.execute(
-                f"INSERT INTO {_SLOTS} VALUES (%s, %s, %s, %s, CONNECTION_ID(), 0)",
-                (slot.name, self.changefeed, self.cluster, self.mark),
+                f"INSERT INTO {_SLOTS} VALUES (%s, %s, %s, %s, %s, CONNECTION_ID(), 0)",
+                (slot.name, *self.holder, self.mark),
             )
             session.commit()
             self._confirm(cursor)
@@ -145,24 +158,36 @@ class Generation:
                     with suppress(pymysql.err.MySQLError, OSError):
                         cursor.execute("SELECT RELEASE_LOCK(%s)", (self._lock,))
 
-    def begin(self, session: Session) -> None:
-        """Become the newest generation: who asks from here on is refused. ``end_older`` is to follow."""
+    def begin(self, session: Session, after: Sequence[str] = ()) -> None:
+        """Become the newest generation: who asks from here on is refused. ``end_older`` is to follow. With ``after``,
+        only where one of these marks is the newest so far; otherwise raises TakenOverError."""
+        prepare(session)
         with session.cursor() as cursor:
-            cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {_LOCK_WAIT_SECONDS}")
-            for statement in _TABLES:
-                cursor.execute(statement)
+            if not after:
+                cursor.execute(
+                    f"INSERT INTO {_GENERATIONS} VALUES (%s, %s, %s, %s) "
+                    "ON DUPLICATE KEY UPDATE generation = VALUES(generation)",
+                    (*self.holder, self.mark),
+                )
+                return
             cursor.execute(
-                f"INSERT INTO {_GENERATIONS} VALUES (%s, %s, %s) "
-                "ON DUPLICATE KEY UPDATE generation = VALUES(generation)",
-                (self.changefeed, self.cluster, self.mark),
+                f"UPDATE {_GENERATIONS} SET generation = %s WHERE {_MINE} AND generation IN %s",
+                (self.mark, *self.holder, (*after, self.mark)),
             )
+            self._confirm(cursor)
 
     def end_older(self, session: Session) -> bool:
         """Whether nothing of an older generation can get through any more. False: it has been told to end; again.
         Raises TakenOverError."""
         with session.cursor() as cursor:
             self._confirm(cursor)
-            return self._end_older_writers(session, cursor) and self._end_older_ddl(cursor)
+            is_over = end_slots(cursor, f"{_MINE} AND generation <> %s", (*self.holder, self.mark))
+            return is_over and (self.writer != OWNER or self._end_older_ddl(cursor))
+
+    def confirm(self, session: Session) -> None:
+        """Raises TakenOverError unless it is still the newest."""
+        with session.cursor() as cursor:
+            self._confirm(cursor)
 
     @property
     def _lock(self) -> str:
@@ -171,7 +196,7 @@ class Generation:
 
     def _confirm(self, cursor: Any) -> None:
         """Raises TakenOverError."""
-        cursor.execute(f"SELECT generation FROM {_GENERATIONS} WHERE {_MINE}", (self.changefeed, self.cluster))
+        cursor.execute(f"SELECT generation FROM {_GENERATIONS} WHERE {_MINE}", self.holder)
         found = cursor.fetchone()
         if found is None or found[0] != self.mark:
             raise self.taken_over()
@@ -182,24 +207,6 @@ class Generation:
             "lost: what this one had not committed the other writes. Run each changefeed once."
         )
 
-    def _end_older_writers(self, session: Session, cursor: Any) -> bool:
-        cursor.execute(
-            f"SELECT slot, session FROM {_SLOTS} WHERE {_MINE} AND generation <> %s",
-            (self.changefeed, self.cluster, self.mark),
-        )
-        older = [(str(slot), int(number)) for slot, number in cursor.fetchall()]
-        for first in range(0, len(older), _SLOTS_A_STATEMENT):
-            some = older[first : first + _SLOTS_A_STATEMENT]
-            try:
-                cursor.execute(f"DELETE FROM {_SLOTS} WHERE slot IN %s", ([slot for slot, _ in some],))
-            except pymysql.err.MySQLError as error:
-                if failures.number_of(error) not in _LOCK_WAIT:
-                    raise
-                for slot, number in some:
-                    _end_holder(cursor, slot, number)
-                return False
-        return True
-
     def _end_older_ddl(self, cursor: Any) -> bool:
         if not _is_locked(cursor, self._lock, 0):
             cursor.execute("SELECT IS_USED_LOCK(%s)", (self._lock,))
@@ -209,6 +216,49 @@ class Generation:
             return False
         cursor.execute("SELECT RELEASE_LOCK(%s)", (self._lock,))
         return True
+
+
+def prepare(session: Session) -> None:
+    """Have the tables; on this session nobody waits long for a lock."""
+    with session.cursor() as cursor:
+        cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {_LOCK_WAIT_SECONDS}")
+        for statement in _TABLES:
+            cursor.execute(statement)
+
+
+def end_writers(session: Session, changefeed: str, cluster: str, writers: Collection[str] | None) -> bool:
+    """End these writers, or all of a changefeed's. Whether nothing of theirs can get through any more; False: they have
+    been told to end; again."""
+    meant: str = f"{_OURS} AND writer <> %s"
+    who: list[Any] = [changefeed, cluster, OWNER]
+    if writers is not None:
+        if not writers:
+            return True
+        meant, who = f"{_OURS} AND writer IN %s", [changefeed, cluster, [_column(writer) for writer in writers]]
+    with session.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {_GENERATIONS} WHERE {meant}", who)
+        return end_slots(cursor, meant, who)
+
+
+def end_slots(cursor: Any, meant: str, who: Sequence[Any]) -> bool:
+    cursor.execute(f"SELECT slot, session FROM {_SLOTS} WHERE {meant}", who)
+    older = [(str(slot), int(number)) for slot, number in cursor.fetchall()]
+    for first in range(0, len(older), _SLOTS_A_STATEMENT):
+        some = older[first : first + _SLOTS_A_STATEMENT]
+        try:
+            cursor.execute(f"DELETE FROM {_SLOTS} WHERE slot IN %s", ([slot for slot, _ in some],))
+        except pymysql.err.MySQLError as error:
+            if failures.number_of(error) not in _LOCK_WAIT:
+                raise
+            for slot, number in some:
+                _end_holder(cursor, slot, number)
+            return False
+    return True
+
+
+def _column(writer: str) -> str:
+    """A writer's name as the tables hold it."""
+    return writer if len(writer) <= _LONGEST_NAME else hashlib.sha256(writer.encode()).hexdigest()
 
 
 def _is_locked(cursor: Any, lock: str, seconds: int) -> bool:

@@ -260,15 +260,10 @@ class Pool:
         """An idle one, or a new one that has checked in."""
         now = SYSTEM_CLOCK.monotonic()
         with self._lock:
-            for key in [key for key in self._idle if _is_older(key[1], generation)]:
-                for _, writer in self._idle.pop(key):
-                    closed(writer.connection)
+            self._drop_outdated(generation, now)
             idle = self._idle.get((settings, generation), [])
-            while idle:
-                since, writer = idle.pop()
-                if now - since < _IDLE_SECONDS:
-                    return writer
-                closed(writer.connection)
+            if idle:
+                return idle.pop()[1]
         connection = open_session(settings)
         try:
             return Writer(connection, generation.check_in(connection))
@@ -281,16 +276,23 @@ class Pool:
             self._idle.setdefault((settings, generation), []).append((SYSTEM_CLOCK.monotonic(), writer))
 
     def close(self, generation: Generation | None = None) -> None:
-        """Those of one generation's changefeed, or all."""
+        """Those of one generation's writer, or all."""
         with self._lock:
             for key in [key for key in self._idle if generation is None or key[1].is_of(generation)]:
                 for _, writer in self._idle.pop(key):
                     closed(writer.connection)
 
-
-def _is_older(one: Generation, generation: Generation) -> bool:
-    """Of the same changefeed, but not the same generation."""
-    return one != generation and one.is_of(generation)
+    def _drop_outdated(self, generation: Generation, now: float) -> None:
+        """Those of earlier generations, and those that nobody has asked for in a while: their writer may be gone."""
+        for key, idle in list(self._idle.items()):
+            is_older = key[1] != generation and key[1].is_of(generation)
+            kept = [(since, writer) for since, writer in idle if not is_older and now - since < _IDLE_SECONDS]
+            for _, writer in [each for each in idle if each not in kept]:
+                closed(writer.connection)
+            if kept:
+                self._idle[key] = kept
+            else:
+                del self._idle[key]
 
 
 POOL = Pool()

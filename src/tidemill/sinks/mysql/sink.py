@@ -1,60 +1,42 @@
-"""The driver's side of the MySQL sink.
+"""Both halves of the MySQL sink.
 
-    recover ─► target, one a unit ─► (executors: write_rows) ─► commit ─► state (caller) ─► publish
-                                        ddl between batches
+    writer:     recover ─► target, one a unit ─► (executors: write_rows) ─► commit ─► delta
+    owner:      begin, fence ─► ddl, take ─► state (caller) ─► publish
 
 There is nothing to take back downstream: a batch that comes again is written again, as REPLACE and DELETE, and ends in
-the same rows. That is done after a start or a loss until the checkpoint is past all that may have been written before:
-what was lost as one batch may come again as several shorter ones, and a row that one of these inserts and deletes may
-be there from the first time. Later ones may use plain INSERT. With sync points ``next_barrier`` says where the
-checkpoint has to stop so that the pair of timestamps can be recorded exactly there.
+the same rows. That is done after a start, a loss or a hand-over until the table is past all that may have been written
+before: what was lost as one batch may come again as several shorter ones, and a row that one of these inserts and
+deletes may be there from the first time. Later ones may use plain INSERT. With sync points ``next_barrier`` says where
+the checkpoint has to stop so that the pair of timestamps can be recorded exactly there.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo
 
-import pymysql
-
-from tidemill.errors import SinkError
-from tidemill.log import get_logger
+from tidemill.errors import InvariantError, SinkError
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.progress import Checkpoints, Window
 from tidemill.model.receipt import Receipt
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, physical_ms
-from tidemill.sinks.mysql import failures
 from tidemill.sinks.mysql.ddl import DdlRunner
 from tidemill.sinks.mysql.dropped import KEPT_MS, Aside
-from tidemill.sinks.mysql.generation import SCHEMA, Generation
-from tidemill.sinks.mysql.lines import Lines
+from tidemill.sinks.mysql.generation import OWNER
 from tidemill.sinks.mysql.refill import Refill
-from tidemill.sinks.mysql.retry import Patience
-from tidemill.sinks.mysql.session import (
-    POOL,
-    Connection,
-    Downstream,
-    Flavor,
-    SessionSettings,
-    ask,
-    closed,
-    examine,
-    open_session,
-)
+from tidemill.sinks.mysql.session import POOL
+from tidemill.sinks.mysql.sessions import PATIENCE_SECONDS, Turn
 from tidemill.sinks.mysql.syncpoint import SyncPoints
+from tidemill.sinks.mysql.targets import Targets
 from tidemill.sinks.mysql.uri import MysqlOptions
 from tidemill.sinks.mysql.writer import MysqlTarget
 from tidemill.sinks.port import Rescan
 
-log = get_logger("mysql")
-
 _STATE_FORMAT = 1
-_PATIENCE_SECONDS = 120.0
 
 
-class MysqlSink:
-    """One generation at a time. Methods block, and raise SinkError, after which ``recover`` is to be called."""
+class MysqlOwner:
+    """The owner's half: DDLs and sync points, in one term at a time."""
 
     def __init__(
         self,
@@ -63,199 +45,141 @@ class MysqlSink:
         *,
         start_ts: Ts | None = None,
         zone: tzinfo = UTC,
-        patience_seconds: float = _PATIENCE_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
         rescan: Rescan | None = None,
-        written_ts: Ts | None = None,
     ) -> None:
-        """``zone`` is the one in which rows are decoded. ``state`` is what ``commit`` returned last. ``rescan`` is
-        needed where a DDL has changed or brought rows that no change tells of. Changes above ``written_ts`` have
-        not been written by others before."""
-        if state is not None and state.get("format") != _STATE_FORMAT:
-            raise SinkError(
-                f"the state of the MySQL sink has format {state.get('format')!r}; this version reads {_STATE_FORMAT}. "
-                "Go on with the version of Tidemill that wrote it."
-            )
-        self._options = options
-        self._patience = Patience(patience_seconds)
-        self._rescan = rescan
-        self._zone = _session_zone(zone)
-        self._generation = Generation.new(options.changefeed, options.cluster_id)
-        self._lines = Lines()
-        self._downstream: Downstream | None = None
-        self._session: Connection | None = None  # the driver's own, for DDL and sync points
-        self._is_safe = True
-        self._begun_ts = int(written_ts or 0)  # up to here changes may have been written
-        self._written_ts = 0  # and up to here by somebody who did not come to commit them
-        self._generated: dict[tuple[str, str], frozenset[str]] = {}  # the columns that are so downstream, by table
+        """``rescan`` is needed where a DDL has changed or brought rows that no change tells of."""
+        _check_state(state)
+        self._options, self._rescan = options, rescan
+        self._turn = Turn(options, OWNER, zone, patience_seconds)
+        self._targets = Targets(self._turn)
+        self._saved_ts = Ts(0)  # no DDL below comes again
         self._tidied_ms = 0  # upstream time at which dropped tables were last looked through
         self._sync_points = SyncPoints(options, (state or {}).get("sync_point_ts") or start_ts)
 
-    def recover(self, at: Checkpoints) -> None:
-        """Begin a new generation, the only one that writes; what comes next may have been written before."""
-        self._begin_generation()
+    def begin(self) -> None:
+        self._turn.begin()
 
-    def _begin_generation(self) -> None:
-        self._generation = Generation.new(self._options.changefeed, self._options.cluster_id)
-        self._is_safe, self._written_ts = True, self._begun_ts
-        self._drop_session()
-        self._patiently(self._take_over, "take over the downstream")
-
-    def target(self, table: TableInfo, physical_id: int, window: Window) -> MysqlTarget:
-        """The table partitions of a table are to be one unit: one index may span them downstream."""
-        if self._downstream is None:
-            self._begin_generation()
-        from_ts, to_ts = window
-        self._begun_ts = max(self._begun_ts, int(to_ts))
-        return self._target(table, is_safe=self._is_safe or from_ts < self._written_ts)
+    def fence(self, writers: Collection[str] | None = None) -> None:
+        self._turn.fence(writers)
 
     def ddl(self, event: DdlEvent) -> None:
         """Run a DDL and return when it is done. May be called again for the same one."""
-        if self._downstream is None:
-            self._begin_generation()
-        assert self._downstream is not None
-        rows = None
-        if self._rescan is not None:
-            rows = Refill(self._rescan, self._refill_target, self._patience)
-        runner = DdlRunner(self._ddl_settings(), self._downstream, self._generation, self._patience, self._lines, rows)
-        try:
-            runner.run(event, self._opened, self._drop_session)
-        finally:
-            self._generated.clear()
+        turn = self._turn
+        if turn.downstream is None:
+            raise InvariantError("a DDL before the owner's term has begun")
+        rows = Refill(self._rescan, self._refill_target, turn.patience) if self._rescan is not None else None
+        settings = turn.ddl_settings()
+        runner = DdlRunner(settings, turn.downstream, turn.generation, turn.patience, turn.lines, rows, self._saved_ts)
+        runner.run(event, turn.opened, turn.lose)
 
     def _refill_target(self, table: TableInfo) -> MysqlTarget:
         """In the midst of a DDL, which may have made the table just now."""
-        self._generated.clear()
-        return self._target(table, is_safe=True)
+        self._targets.forget()
+        return self._targets.make(table, is_safe=True)
 
-    def _target(self, table: TableInfo, *, is_safe: bool) -> MysqlTarget:
-        settings = SessionSettings(self._options, self._downstream, self._zone, is_for_rows=True)
-        return MysqlTarget(
-            settings, table, self._generation, is_safe, self._patience.seconds, plain_columns=self._plain_columns(table)
-        )
-
-    def _plain_columns(self, table: TableInfo) -> frozenset[str]:
-        """Those that are generated upstream and not here: a server need not know the expression, nor allow it."""
-        stored = frozenset(column.name.lower() for column in table.stored_columns if column.is_generated)
-        if not stored or self._downstream is None or self._downstream.flavor is Flavor.TIDB:
-            return frozenset()
-        place = table.schema, table.name
-        if place not in self._generated:
-            self._patiently(lambda: self._look_up_generated(place), "look at a table's columns")
-        return stored - self._generated[place]
-
-    def _look_up_generated(self, place: tuple[str, str]) -> None:
-        found = ask(
-            self._opened(),
-            "SELECT column_name FROM information_schema.columns WHERE table_schema=%s AND table_name=%s AND "
-            "generation_expression<>''",
-            place,
-        )
-        self._generated[place] = frozenset(str(column).lower() for (column,) in found)
-
-    def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        """All rows of the batch are there: each unit has returned from its last COMMIT."""
-        self._is_safe = False
-        if physical_ms(to_ts) - self._tidied_ms >= KEPT_MS and self._downstream is not None:
-            self._tidied_ms = physical_ms(to_ts)
-            self._patiently(lambda: self._forget_dropped(to_ts), "drop old tables")
+    def take(self, commit: Mapping[str, Any]) -> dict[str, Any]:
+        """Rows are there, and seen, as soon as they are committed downstream."""
         return self._state()
-
-    def sync(self, checkpoint_ts: Ts) -> dict[str, Any]:
-        if self._sync_points.is_due(checkpoint_ts):
-            self._patiently(
-                lambda: self._sync_points.record(self._opened(), self._generation, self._downstream, checkpoint_ts),
-                "record a sync point",
-            )
-        return self._state()
-
-    def _state(self) -> dict[str, Any]:
-        return {"format": _STATE_FORMAT, "sync_point_ts": self._sync_points.last_ts}
-
-    def _forget_dropped(self, to_ts: Ts) -> None:
-        session = self._opened()
-        with self._generation.ddl_turn(session, self._patience.until):
-            Aside.of(self._options.changefeed, self._options.cluster_id).forget(session, to_ts)
 
     def next_barrier(self, checkpoint_ts: Ts) -> Ts | None:
         """The next sync point; None: there are none."""
         return self._sync_points.next_ts(checkpoint_ts)
 
+    def sync(self, checkpoint_ts: Ts) -> dict[str, Any]:
+        if self._sync_points.is_due(checkpoint_ts):
+            turn = self._turn
+            turn.patiently(
+                lambda: self._sync_points.record(turn.opened(), turn.generation, turn.downstream, checkpoint_ts),
+                "record a sync point",
+            )
+        return self._state()
+
     def publish(self, checkpoint_ts: Ts) -> None:
-        """Readers see rows as they are committed; there is nothing more to tell."""
+        """Readers see rows as they are committed. From time to time, what was dropped long ago goes for good."""
+        self._saved_ts = checkpoint_ts
+        if physical_ms(checkpoint_ts) - self._tidied_ms >= KEPT_MS:
+            self._turn.patiently(lambda: self._forget_dropped(checkpoint_ts), "drop old tables")
+            self._tidied_ms = physical_ms(checkpoint_ts)
 
     def close(self) -> None:
-        self._patience.end()
-        self._lines.cut()
-        POOL.close(self._generation)
+        _close(self._turn)
 
-    # The driver's own session
+    def _forget_dropped(self, checkpoint_ts: Ts) -> None:
+        session = self._turn.opened()
+        with self._turn.generation.ddl_turn(session, self._turn.patience.until):
+            Aside.of(self._options.changefeed, self._options.cluster_id).forget(session, checkpoint_ts)
 
-    def _opened(self) -> Connection:
-        if self._session is None:
-            self._session = open_session(self._ddl_settings(), self._lines)
-        return self._session
-
-    def _ddl_settings(self) -> SessionSettings:
-        zone = self._zone if self._options.time_zone is None else self._options.time_zone.replace("UTC", "+00:00")
-        return SessionSettings(self._options, self._downstream, zone, is_for_ddl=True)
-
-    def _drop_session(self) -> None:
-        if self._session is not None:
-            closed(self._session)
-            self._session = None
-
-    def _take_over(self) -> None:
-        session = open_session(SessionSettings(self._options), self._lines)
-        try:
-            self._downstream = examine(session)
-            self._generation.begin(session)
-            for is_last in self._patience.tries():
-                if self._generation.end_older(session):
-                    break
-                if is_last:
-                    raise failures.DownstreamUnavailableError(
-                        f"an earlier run of changefeed {self._options.changefeed!r} is still at work at "
-                        f"{self._options.place} although its sessions were ended. It is waited for."
-                    )
-        finally:
-            closed(session)
-        log.info("downstream taken over", at=self._options.place, flavor=self._downstream.flavor.value)
-
-    def _patiently(self, work: Callable[[], None], doing: str) -> None:
-        """Do ``work``, again where the reason of a failure passes; the first failure is said at once."""
-        is_said = False
-        for is_last in self._patience.tries():
-            try:
-                work()
-                return
-            except (pymysql.err.MySQLError, OSError) as error:
-                self._drop_session()
-                number, said = failures.number_of(error), failures.text_of(error)
-                if not failures.is_passing(error):
-                    rights = f"CREATE, SELECT, INSERT, UPDATE and DELETE on `{SCHEMA}`.* and on what is replicated"
-                    raise SinkError(
-                        f"cannot {doing} at {self._options.place}: {said} (error {number}). "
-                        f"{failures.remedy(error, rights)}"
-                    ) from error
-                if is_last:
-                    raise failures.DownstreamUnavailableError(
-                        f"cannot {doing} at {self._options.place}: {said} (error {number}), for "
-                        f"{self._patience.seconds:.0f} s. See that the server of the sink URI answers; the changefeed "
-                        "goes on from its checkpoint."
-                    ) from error
-                if not (is_said or self._patience.is_ended):
-                    log.warning(
-                        f"cannot {doing} yet; trying again for {self._patience.seconds:.0f} s",
-                        at=self._options.place,
-                        reason=f"{said} (error {number})",
-                    )
-                    is_said = True
+    def _state(self) -> dict[str, Any]:
+        return {"format": _STATE_FORMAT, "sync_point_ts": self._sync_points.last_ts}
 
 
-def _session_zone(zone: tzinfo) -> str:
-    """As the server is told. UTC by its offset: names are known only where their tables were loaded."""
-    if isinstance(zone, ZoneInfo) and zone.key and zone.key not in ("UTC", "Etc/UTC"):
-        return zone.key
-    offset = zone.utcoffset(None)
-    minutes = int(offset.total_seconds()) // 60 if offset is not None else 0
-    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+class MysqlWriter:
+    """The writer's half: rows, in one generation at a time."""
+
+    def __init__(
+        self,
+        options: MysqlOptions,
+        name: str,
+        *,
+        zone: tzinfo = UTC,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        if not name:
+            raise InvariantError("a writer of the MySQL sink without a name")
+        self._turn = Turn(options, name, zone, patience_seconds)
+        self._targets = Targets(self._turn)
+        self._begun_ts = 0  # up to here this writer may have written changes
+        self._written_ts: dict[int, int] = {}  # by table: up to here others may have, who did not come to commit them
+        self._written_most = 0  # the same, of any table
+        self._is_fresh = True  # nothing has been committed in this generation
+
+    def recover(
+        self,
+        at: Checkpoints,
+        tables: Collection[TableInfo] | None,
+        state: Mapping[str, Any] | None,
+        written_ts: Ts | None,
+    ) -> None:
+        """What comes next of these tables may have been written before."""
+        most = max(int(written_ts or 0), self._begun_ts)
+        self._written_most = max(self._written_most, most)
+        if tables is None:
+            self._written_ts.clear()
+        for table in tables or ():
+            self._written_ts[table.id] = max(self._written_ts.get(table.id, 0), most)
+        self._is_fresh = True
+        self._targets.forget()
+        self._turn.begin()
+
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> MysqlTarget:
+        """The table partitions of a table are to be one unit: one index may span them downstream."""
+        if self._turn.downstream is None:
+            raise InvariantError("a target of a writer whose first generation has not begun")
+        from_ts, to_ts = window
+        self._begun_ts = max(self._begun_ts, int(to_ts))
+        written_ts = self._written_ts.get(table.id, self._written_most)  # a DDL may have given it another id
+        return self._targets.make(table, is_safe=self._is_fresh or from_ts < written_ts)
+
+    def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        """All rows of the batch are there: each unit has returned from its last COMMIT."""
+        self._turn.confirm()
+        self._is_fresh = False
+        return {"format": _STATE_FORMAT}
+
+    def close(self) -> None:
+        _close(self._turn)
+
+
+def _close(turn: Turn) -> None:
+    turn.patience.end()
+    turn.lines.cut()
+    POOL.close(turn.generation)
+
+
+def _check_state(state: Mapping[str, Any] | None) -> None:
+    if state is not None and state.get("format") != _STATE_FORMAT:
+        raise SinkError(
+            f"the state of the MySQL sink has format {state.get('format')!r}; this version reads {_STATE_FORMAT}. "
+            "Go on with the version of Tidemill that wrote it."
+        )

@@ -23,7 +23,7 @@ from tidemill.config.values import boolean_of, number_from, seconds_from, senten
 from tidemill.errors import SinkUriError, suggestion
 from tidemill.model.address import is_host
 from tidemill.model.ts import Ts
-from tidemill.sinks.port import Rescan, Sharing, Sink, Traits
+from tidemill.sinks.port import OwnerSink, Rescan, Sharing, SinkWriter, Traits
 
 SCHEMES = DATABASES
 
@@ -85,18 +85,23 @@ class MysqlOptions:
 
         return answers(self, seconds)
 
-    def open(
+    def open_owner(
         self,
         state: Mapping[str, Any] | None,
         *,
         start_ts: Ts | None = None,
         zone: tzinfo = UTC,
         rescan: Rescan | None = None,
-        written_ts: Ts | None = None,
-    ) -> Sink:
-        from tidemill.sinks.mysql.sink import MysqlSink
+        is_resumed: bool = False,
+    ) -> OwnerSink:
+        from tidemill.sinks.mysql.sink import MysqlOwner
 
-        return MysqlSink(self, state, start_ts=start_ts, zone=zone, rescan=rescan, written_ts=written_ts)
+        return MysqlOwner(self, state, start_ts=start_ts, zone=zone, rescan=rescan)
+
+    def open_writer(self, name: str, *, zone: tzinfo = UTC) -> SinkWriter:
+        from tidemill.sinks.mysql.sink import MysqlWriter
+
+        return MysqlWriter(self, name, zone=zone)
 
 
 def is_mysql_uri(uri: str) -> bool:

@@ -23,30 +23,28 @@ from tidemill.sinks.files.storage import Files
 from tidemill.sinks.lake.backend import Stamps
 from tidemill.sinks.lake.files import DataFile, LakeTarget, write_rows
 from tidemill.sinks.lake.options import LakeOptions
-from tidemill.sinks.lake.sink import LakeSink
 from tidemill.sinks.lake.tables import LakeTable, Naming
 
 
-class ParquetSink(LakeSink):
-    def open_backend(self, zone: tzinfo) -> "_Layout":
-        return _Layout(self._options, self._files, zone)
-
-
-class _Layout:
+class ParquetLayout:
     """The backend; see ``lake.backend``. Files are where they belong as soon as they are written."""
 
     naming = Naming(can_rename=False, can_widen=False)
     is_transactional = False
 
-    def __init__(self, options: LakeOptions, files: Files, zone: tzinfo) -> None:
+    def __init__(self, options: LakeOptions, zone: tzinfo, files: Files, *, is_owner: bool) -> None:
         self._options = options
         self._files = files
         self._zone = zone
+        self._generation = ""
 
     def begin(self, generation: str, check: Callable[[], None]) -> None:
-        """Files carry it (``generation``)."""
+        self._generation = generation  # files carry it
 
-    def forget(self, table: LakeTable) -> None:
+    def forget(self, table: LakeTable | None) -> None:
+        """Nothing is remembered."""
+
+    def reload(self, table: LakeTable) -> None:
         """Nothing is remembered."""
 
     def put(self, table: LakeTable) -> None:
@@ -62,6 +60,10 @@ class _Layout:
         self._describe(info, info.version_ts)
         date = layout.date_of(to_ts, self._options.date_separator, self._zone)
         return layout.data_folder(info, physical_id, info.version_ts, date)
+
+    def data_folders(self, table: LakeTable, info: TableInfo) -> list[str]:
+        since = [version for version in table.versions if version.ts >= info.version_ts]
+        return [f"{layout.table_folder(version.schema, version.table)}/{version.ts}" for version in since]
 
     def describe(self, event: DdlEvent) -> None:
         if event.table_info is not None and event.table:
@@ -87,8 +89,8 @@ class _Layout:
         if self._files.read(path) == content:
             return
         self._files.make_folder(folder)
-        self._files.write(path, [content])
+        self._files.replace(self._generation, path, content)
         self._files.sync_folder(folder)
 
 
-__all__ = ["LakeTarget", "ParquetSink", "write_rows"]
+__all__ = ["LakeTarget", "ParquetLayout", "write_rows"]

@@ -5,13 +5,14 @@ entries   one row per change that waits: a PREWRITE in a hash chain and in its s
           siblings, or a COMMIT or ROLLBACK that came before INITIALIZED, in its slot's queues
 arena     the bytes of waiting changes and of the slots' bounds
 out       one row per change to hand on; its bytes lie in the message or in the arena
+marks     one row per change to hand on that has an expiry or a source: its number in out, and both
 """
 
 from typing import Any
 
 import numpy as np
 
-from tidemill.columnar.jit import kernel
+from tidemill.columnar.jit import i64, kernel
 
 # Columns of slots
 S_REQUEST, S_REGION, S_CHECKPOINT, S_RESOLVED, S_STATE, S_SIBLINGS = range(6)
@@ -27,6 +28,7 @@ NEVER_USED, LEFT = -1, -2
 E_SLOT, E_START, E_COMMIT, E_OP, E_GENERATION, E_HASH, E_NEXT, E_BEFORE, E_AFTER = range(9)
 E_KEY, E_KEY_LEN, E_VALUE, E_VALUE_LEN, E_OLD, E_OLD_LEN = range(9, 15)
 ENTRY_COLUMNS = 15
+E_TXN_SOURCE = E_COMMIT  # of a PREWRITE, which has no commit-ts
 
 # Columns of out
 O_SLOT, O_START, O_COMMIT, O_OP, O_SOURCE = range(5)
@@ -35,8 +37,8 @@ OUT_COLUMNS = 11
 FROM_MESSAGE, FROM_ARENA = 0, 1
 
 # Counters shared between calls
-C_FREE, C_USED, C_LIVE, C_ARENA, C_CACHED, C_OUT, C_ADVANCED, C_INITIALIZED, C_FAILED, C_ROW = range(10)
-COUNTERS = 10
+C_FREE, C_USED, C_LIVE, C_ARENA, C_CACHED, C_OUT, C_ADVANCED, C_INITIALIZED, C_FAILED, C_ROW, C_MARKS = range(11)
+COUNTERS = 11
 
 # What match() ends with
 OK, BELOW_RESOLVED, NO_OPERATION, STRANGE_TYPE = range(4)
@@ -173,10 +175,11 @@ def _keep(arena: Any, counters: Any, buf: Any, at: int, length: int) -> Any:
 
 @kernel
 def _store_prewrite(
-    slots: Any, entries: Any, buckets: Any, arena: Any, counters: Any, s: int, h: int, row: Any, buf: Any
+    slots: Any, entries: Any, buckets: Any, arena: Any, counters: Any, s: int, h: int, row: Any, buf: Any, source: int
 ) -> None:
     e = _take_entry(entries, counters)
     x = entries[e]
+    x[E_TXN_SOURCE] = source
     x[E_SLOT], x[E_START], x[E_OP], x[E_GENERATION], x[E_HASH] = s, row[2], row[1], row[10], h
     x[E_KEY], x[E_KEY_LEN] = _keep(arena, counters, buf, row[4], row[5]), row[5]
     x[E_VALUE], x[E_VALUE_LEN] = _keep(arena, counters, buf, row[6], row[7]), row[7]
@@ -249,7 +252,9 @@ def forget(slots: Any, entries: Any, buckets: Any, counters: Any, s: int) -> Non
 
 
 @kernel
-def _emit_pair(slots: Any, entries: Any, out: Any, counters: Any, s: int, e: int, commit_ts: int, op: int) -> Any:
+def _emit_pair(
+    slots: Any, entries: Any, out: Any, marks: Any, counters: Any, s: int, e: int, commit_ts: int, op: int
+) -> Any:
     """Hand on prewrite ``e``, committed. What lies at or below the checkpoint was handed on long ago."""
     if commit_ts <= slots[s, S_CHECKPOINT]:
         return OK
@@ -261,12 +266,22 @@ def _emit_pair(slots: Any, entries: Any, out: Any, counters: Any, s: int, e: int
     o[O_SLOT], o[O_START], o[O_COMMIT], o[O_OP], o[O_SOURCE] = s, x[E_START], commit_ts, op, FROM_ARENA
     for c in range(6):
         o[O_KEY + c] = x[E_KEY + c]
+    if x[E_TXN_SOURCE]:
+        _mark(marks, counters, counters[C_OUT], 0, x[E_TXN_SOURCE])
     counters[C_OUT] += 1
     return OK
 
 
 @kernel
-def _initialize(slots: Any, entries: Any, buckets: Any, arena: Any, counters: Any, out: Any, s: int) -> Any:
+def _mark(marks: Any, counters: Any, number: int, expiry: int, source: int) -> None:
+    """Note what few changes have, for row ``number`` of out."""
+    n = counters[C_MARKS]
+    marks[n, 0], marks[n, 1], marks[n, 2] = number, expiry, source
+    counters[C_MARKS] = n + 1
+
+
+@kernel
+def _initialize(slots: Any, entries: Any, buckets: Any, arena: Any, counters: Any, out: Any, marks: Any, s: int) -> Any:
     slots[s, S_STATE] = LIVE
     outcome = OK
     e = slots[s, S_COMMITS]
@@ -274,7 +289,7 @@ def _initialize(slots: Any, entries: Any, buckets: Any, arena: Any, counters: An
         x = entries[e]
         p = _find(entries, buckets, arena, s, x[E_START], x[E_HASH], arena, x[E_KEY], x[E_KEY_LEN])
         if p >= 0:  # otherwise the scan has brought it as COMMITTED
-            outcome = _emit_pair(slots, entries, out, counters, s, p, x[E_COMMIT], x[E_OP])
+            outcome = _emit_pair(slots, entries, out, marks, counters, s, p, x[E_COMMIT], x[E_OP])
             _remove_prewrite(slots, entries, buckets, counters, p)
         e = x[E_NEXT]
     e = slots[s, S_ROLLBACKS]
@@ -305,16 +320,21 @@ def _resolve(slots: Any, index: Any, line: Any, regions: Any, counters: Any, adv
 
 @kernel
 def match(
-    buf: Any, events: Any, rows: Any, resolved: Any, regions: Any,
+    buf: Any, events: Any, rows: Any, rare: Any, resolved: Any, regions: Any,
     slots: Any, index: Any, entries: Any, buckets: Any, arena: Any, counters: Any,
-    out: Any, advanced: Any, initialized: Any, failed: Any,
+    out: Any, marks: Any, advanced: Any, initialized: Any, failed: Any,
 ) -> Any:  # fmt: skip
     """One pass over rows and resolved-ts in the order in which they came."""
     event_slots = np.empty(len(events), dtype=np.int64)
     for i in range(len(events)):
         event_slots[i] = find_slot(slots, index, events[i, 1], events[i, 0])
     turn = 0
+    next_rare = 0
     for r in range(len(rows)):
+        expiry, source = i64(0), i64(0)
+        if next_rare < len(rare) and rare[next_rare, 0] == r:
+            expiry, source = rare[next_rare, 1], rare[next_rare, 2]
+            next_rare += 1
         while turn < len(resolved) and resolved[turn, 4] <= r:
             _resolve(slots, index, resolved[turn], regions, counters, advanced)
             turn += 1
@@ -325,16 +345,19 @@ def match(
         outcome = OK
         if kind == 5:  # INITIALIZED
             if slots[s, S_STATE] == SCANNING:
-                outcome = _initialize(slots, entries, buckets, arena, counters, out, s)
+                outcome = _initialize(slots, entries, buckets, arena, counters, out, marks, s)
                 initialized[counters[C_INITIALIZED]] = s
                 counters[C_INITIALIZED] += 1
         elif kind < 0 or kind > 5:
             outcome = STRANGE_TYPE
         elif not _is_outside(slots[s], arena, buf, row[4], row[5]):
             if kind == 4:  # COMMITTED
+                number = counters[C_OUT]
                 outcome = _emit_row(slots, out, counters, s, row)
+                if (expiry | source) and counters[C_OUT] > number:
+                    _mark(marks, counters, number, expiry, source)
             else:
-                outcome = _match_row(slots, entries, buckets, arena, counters, out, failed, s, row, buf)
+                outcome = _match_row(slots, entries, buckets, arena, counters, out, marks, failed, s, row, buf, source)
         if outcome != OK:
             counters[C_ROW] = r
             return outcome
@@ -362,8 +385,9 @@ def _emit_row(slots: Any, out: Any, counters: Any, s: int, row: Any) -> Any:
 
 @kernel
 def _match_row(
-    slots: Any, entries: Any, buckets: Any, arena: Any, counters: Any, out: Any, failed: Any, s: int, row: Any, buf: Any
-) -> Any:
+    slots: Any, entries: Any, buckets: Any, arena: Any, counters: Any, out: Any, marks: Any, failed: Any,
+    s: int, row: Any, buf: Any, source: int,
+) -> Any:  # fmt: skip
     """A PREWRITE, COMMIT or ROLLBACK."""
     kind, is_live = row[0], slots[s, S_STATE] == LIVE
     h = _key_hash(s, row[2], buf, row[4], row[5])
@@ -374,7 +398,7 @@ def _match_row(
             if row[7] == 0 or row[10] < entries[e, E_GENERATION]:
                 return OK
             _remove_prewrite(slots, entries, buckets, counters, e)
-        _store_prewrite(slots, entries, buckets, arena, counters, s, h, row, buf)
+        _store_prewrite(slots, entries, buckets, arena, counters, s, h, row, buf, source)
     elif kind == 3:  # ROLLBACK
         if not is_live:
             _queue(slots, entries, arena, counters, s, h, row, buf, S_ROLLBACKS)
@@ -382,7 +406,7 @@ def _match_row(
             _remove_prewrite(slots, entries, buckets, counters, e)
     else:  # COMMIT
         if e >= 0 and (is_live or (entries[e, E_VALUE_LEN] > 0 and entries[e, E_GENERATION] == 0)):
-            outcome = _emit_pair(slots, entries, out, counters, s, e, row[3], row[1])
+            outcome = _emit_pair(slots, entries, out, marks, counters, s, e, row[3], row[1])
             _remove_prewrite(slots, entries, buckets, counters, e)
             return outcome
         if is_live:

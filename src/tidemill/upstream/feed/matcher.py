@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.errors import InvariantError, ProtocolViolationError
-from tidemill.model.change import BATCH_BYTES, RAW_CHANGE_SCHEMA, cut_by_bytes
+from tidemill.model.change import BATCH_BYTES, FULL_CHANGE_SCHEMA, RAW_CHANGE_SCHEMA, cut_by_bytes
 from tidemill.model.ts import Ts
 from tidemill.upstream.feed import kernels as k
 from tidemill.upstream.feed import wire
@@ -37,7 +37,7 @@ _FEW_BYTES = 1 << 16
 class Matched:
     """What some messages amount to. Batches first: a resolved-ts vouches for the rows before it."""
 
-    batches: list[tuple[int, pa.RecordBatch]]  # by request id; RAW_CHANGE_SCHEMA
+    batches: list[tuple[int, pa.RecordBatch]]  # by request id
     initialized: list[int]  # slots whose incremental scan has ended
     advanced: list[tuple[int, Ts]]  # slots and the resolved-ts they have reached
     failed: list[int]  # slots that got a COMMIT without its PREWRITE; they take nothing any more
@@ -63,6 +63,7 @@ class Matcher:
         self._arena = np.zeros(_FEW_BYTES, dtype=np.uint8)
         self._counters = np.zeros(k.COUNTERS, dtype=np.int64)
         self._counters[k.C_FREE] = -1
+        self._has_marks = False  # some change had an expiry or a source; what waits of others takes no room for it
 
     @property
     def waiting(self) -> int:
@@ -106,20 +107,22 @@ class Matcher:
         if self._only_request:
             parsed.resolved[parsed.resolved[:, wire.RESOLVED_REQUEST] == 0, wire.RESOLVED_REQUEST] = self._only_request
         counters, rows = self._counters, parsed.rows
-        counters[[k.C_OUT, k.C_ADVANCED, k.C_INITIALIZED, k.C_FAILED]] = 0
+        counters[[k.C_OUT, k.C_ADVANCED, k.C_INITIALIZED, k.C_FAILED, k.C_MARKS]] = 0
         out = np.empty((len(rows) + int(counters[k.C_CACHED]), k.OUT_COLUMNS), dtype=np.int64)
+        self._has_marks |= len(parsed.rare) > 0
+        marks = np.empty((len(out) if self._has_marks else 0, 3), dtype=np.int64)
         advanced, initialized, failed = (np.empty(len(self._slots), dtype=np.int64) for _ in range(3))
         outcome = k.match(
-            parsed.buffer, parsed.events, rows, parsed.resolved, parsed.regions,
+            parsed.buffer, parsed.events, rows, parsed.rare, parsed.resolved, parsed.regions,
             self._slots, self._index, self._entries, self._buckets, self._arena, counters,
-            out, advanced, initialized, failed,
+            out, marks, advanced, initialized, failed,
         )  # fmt: skip
         if outcome != k.OK:
             raise self._violation(int(outcome), parsed)
         moved = advanced[: counters[k.C_ADVANCED]]
         self._slots[moved, k.S_MARK] = 0
         return Matched(
-            batches=list(self._batches(parsed, out[: counters[k.C_OUT]])),
+            batches=list(self._batches(parsed, out[: counters[k.C_OUT]], marks[: counters[k.C_MARKS]])),
             initialized=initialized[: counters[k.C_INITIALIZED]].tolist(),
             advanced=[
                 (s, Ts(ts)) for s, ts in zip(moved.tolist(), self._slots[moved, k.S_RESOLVED].tolist(), strict=True)
@@ -127,7 +130,7 @@ class Matcher:
             failed=failed[: counters[k.C_FAILED]].tolist(),
         )
 
-    def _batches(self, parsed: ParsedMessages, out: Int64s) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _batches(self, parsed: ParsedMessages, out: Int64s, marks: Int64s) -> Iterator[tuple[int, pa.RecordBatch]]:
         if not len(out):
             return
         requests = self._slots[out[:, k.O_SLOT], k.S_REQUEST]
@@ -142,9 +145,9 @@ class Matcher:
             sizes = out[of_request][:, [k.O_KEY_LEN, k.O_VALUE_LEN, k.O_OLD_LEN]].sum(axis=1)
             for low, high in pairwise(cut_by_bytes(sizes, self._batch_bytes)):
                 chosen = of_request[low:high]
-                yield int(requests[chosen[0]]) & 0xFFFFFFFFFFFFFFFF, self._batch(parsed, out, chosen)
+                yield int(requests[chosen[0]]) & 0xFFFFFFFFFFFFFFFF, self._batch(parsed, out, marks, chosen)
 
-    def _batch(self, parsed: ParsedMessages, out: Int64s, chosen: Int64s) -> pa.RecordBatch:
+    def _batch(self, parsed: ParsedMessages, out: Int64s, marks: Int64s, chosen: Int64s) -> pa.RecordBatch:
         n = len(chosen)
         sizes = np.zeros(3, dtype=np.int64)
         k.measure(out, chosen, sizes)
@@ -158,7 +161,9 @@ class Matcher:
             for ends, body in zip(offsets, bodies, strict=True)
         ]
         op = pa.Array.from_buffers(pa.uint8(), n, [None, pa.py_buffer(ops)])
-        return pa.RecordBatch.from_arrays([*stamps, op, *texts], schema=RAW_CHANGE_SCHEMA)
+        rare = _rare(marks, len(out), chosen)
+        schema = FULL_CHANGE_SCHEMA if rare else RAW_CHANGE_SCHEMA
+        return pa.RecordBatch.from_arrays([*stamps, op, *rare, *texts], schema=schema)
 
     def _violation(self, outcome: int, parsed: ParsedMessages) -> ProtocolViolationError:
         row = parsed.rows[int(self._counters[k.C_ROW])]
@@ -215,6 +220,16 @@ class Matcher:
         self._arena[at : at + len(data)] = np.frombuffer(data, dtype=np.uint8)
         self._counters[k.C_ARENA] = at + len(data)
         return at
+
+
+def _rare(marks: Int64s, rows: int, chosen: Int64s) -> list[pa.Array]:
+    """Expiry and source of the chosen rows; nothing where none has either."""
+    if not len(marks):
+        return []
+    both = np.zeros((2, rows), dtype=np.uint64)
+    both[:, marks[:, 0]] = marks[:, 1:].T.view(np.uint64)
+    both = both[:, chosen]
+    return [pa.array(column) for column in both] if both.any() else []
 
 
 def _signed(number: int) -> int:

@@ -26,6 +26,8 @@ Bytes = npt.NDArray[np.uint8]
 # Columns of ParsedMessages.rows
 TYPE, OP, START_TS, COMMIT_TS, KEY, KEY_LEN, VALUE, VALUE_LEN, OLD, OLD_LEN, GENERATION, EVENT = range(12)
 ROW_COLUMNS = 12
+# Columns of ParsedMessages.rare
+RARE_ROW, EXPIRY, TXN_SOURCE = range(3)
 # Columns of ParsedMessages.events
 REGION, REQUEST = 0, 1
 # Columns of ParsedMessages.resolved
@@ -49,7 +51,7 @@ class ParsedMessages:
     """What some messages held, in the order in which they came.
 
     ``resolved`` rows name a slice ``[FIRST_REGION, LAST_REGION)`` of ``regions`` and say how many
-    rows came before them.
+    rows came before them. ``rare`` has what few rows have, for those that have it, in order.
     """
 
     buffer: Bytes
@@ -60,6 +62,7 @@ class ParsedMessages:
     errors: Int64s
     halves: int  # rows that are half a change: PREWRITE, COMMIT or ROLLBACK
     halves_bytes: int  # their keys and values together
+    rare: Int64s
 
     def error_events(self) -> list[ErrorEvent]:
         found = []
@@ -82,8 +85,8 @@ def parse(messages: Sequence[bytes]) -> ParsedMessages:
     joined = messages[0] if len(messages) == 1 else b"".join(messages)
     buffer = np.frombuffer(joined, dtype=np.uint8)
     ends = np.cumsum(np.fromiter(map(len, messages), dtype=np.int64, count=len(messages)))
-    counts = np.zeros(7, dtype=np.int64)
-    bad = _walk(buffer, ends, False, _NOTHING, _NOTHING, _NOTHING, _NO_REGIONS, _NOTHING, counts)
+    counts, rare = np.zeros(8, dtype=np.int64), _NOTHING
+    bad = _walk(buffer, ends, False, _NOTHING, _NOTHING, _NOTHING, _NO_REGIONS, _NOTHING, _NOTHING, counts)
     if bad < 0:
         events = np.zeros((counts[0], 2), dtype=np.int64)
         rows = np.zeros((counts[1], ROW_COLUMNS), dtype=np.int64)
@@ -91,13 +94,17 @@ def parse(messages: Sequence[bytes]) -> ParsedMessages:
         regions = np.empty(counts[3], dtype=np.int64)
         errors = np.empty((counts[4], 3), dtype=np.int64)
         counts[:] = 0
-        bad = _walk(buffer, ends, True, events, rows, resolved, regions, errors, counts)
+        bad = _walk(buffer, ends, True, events, rows, resolved, regions, errors, rare, counts)
+        if counts[7] and bad < 0:  # their number is known only now: once more, with room for them
+            rare = np.empty((counts[7], 3), dtype=np.int64)
+            counts[:] = 0
+            _walk(buffer, ends, True, events, rows, resolved, regions, errors, rare, counts)
     if bad >= 0:
         raise ProtocolViolationError(
             f"a message of the change stream is malformed or cut off at byte {bad} of {len(joined)}. "
             "The stream is dropped and opened again; if this repeats, look for a proxy between us and TiKV."
         )
-    return ParsedMessages(buffer, events, rows, resolved, regions, errors, int(counts[5]), int(counts[6]))
+    return ParsedMessages(buffer, events, rows, resolved, regions, errors, int(counts[5]), int(counts[6]), rare)
 
 
 _NOTHING = np.empty((0, 0), dtype=np.int64)
@@ -150,7 +157,16 @@ def field(buf: Any, at: int, end: int) -> Any:
 # Tags as they stand on the wire: field number << 3 | wire type.
 @kernel
 def _walk(
-    buf: Any, ends: Any, fill: bool, events: Any, rows: Any, resolved: Any, regions: Any, errors: Any, counts: Any
+    buf: Any,
+    ends: Any,
+    fill: bool,
+    events: Any,
+    rows: Any,
+    resolved: Any,
+    regions: Any,
+    errors: Any,
+    rare: Any,
+    counts: Any,
 ) -> Any:
     """Count (or, with ``fill``, write down) everything; the position of the first bad byte, or -1."""
     at = i64(0)
@@ -162,7 +178,7 @@ def _walk(
                 return at
             bad = i64(-1)
             if tag == 10:  # ChangeDataEvent.events
-                bad = _walk_event(buf, start, stop, fill, events, rows, resolved, regions, errors, counts)
+                bad = _walk_event(buf, start, stop, fill, events, rows, resolved, regions, errors, rare, counts)
             elif tag == 18:  # ChangeDataEvent.resolved_ts
                 bad = _walk_resolved(buf, start, stop, fill, resolved, regions, counts)
             if bad >= 0:
@@ -182,6 +198,7 @@ def _walk_event(
     resolved: Any,
     regions: Any,
     errors: Any,
+    rare: Any,
     counts: Any,
 ) -> Any:
     event = counts[0]
@@ -196,7 +213,7 @@ def _walk_event(
         elif tag == 56:
             request = number
         elif tag == 26:  # entries
-            bad = _walk_entries(buf, start, stop, fill, event, rows, counts)
+            bad = _walk_entries(buf, start, stop, fill, event, rows, rare, counts)
             if bad >= 0:
                 return bad
         elif tag == 42:  # error
@@ -222,7 +239,7 @@ def _walk_event(
 
 
 @kernel
-def _walk_entries(buf: Any, at: int, end: int, fill: bool, event: int, rows: Any, counts: Any) -> Any:
+def _walk_entries(buf: Any, at: int, end: int, fill: bool, event: int, rows: Any, rare: Any, counts: Any) -> Any:
     while at < end:
         tag, _, start, stop = field(buf, at, end)
         if stop < 0:
@@ -234,6 +251,8 @@ def _walk_entries(buf: Any, at: int, end: int, fill: bool, event: int, rows: Any
                 bad = _read_row(buf, start, stop, rows, r)
                 if bad >= 0:
                     return bad
+                if bad == -2:
+                    _note_rare(buf, start, stop, r, rare, counts)
                 if 1 <= rows[r, 0] <= 3:  # PREWRITE, COMMIT, ROLLBACK
                     counts[5] += 1
                     counts[6] += rows[r, 5] + rows[r, 7] + rows[r, 9]
@@ -244,6 +263,8 @@ def _walk_entries(buf: Any, at: int, end: int, fill: bool, event: int, rows: Any
 
 @kernel
 def _read_row(buf: Any, at: int, end: int, rows: Any, r: int) -> Any:
+    """As ``_walk``, but -2 where the row has what few have."""
+    good = i64(-1)
     while at < end:
         tag, number, start, stop = field(buf, at, end)
         if stop < 0:
@@ -265,10 +286,29 @@ def _read_row(buf: Any, at: int, end: int, rows: Any, r: int) -> Any:
             rows[r, 8], rows[r, 9] = start, number
         elif tag == 80:  # generation
             rows[r, 10] = number
+        elif tag == 64 or tag == 72:
+            good = i64(-2)
         at = stop
     if rows[r, 2] < 0 or rows[r, 3] < 0:
         return end
-    return -1
+    return good
+
+
+@kernel
+def _note_rare(buf: Any, at: int, end: int, r: int, rare: Any, counts: Any) -> None:
+    """Expiry and source of a row that was read; without room for them they are counted only."""
+    expiry, source = i64(0), i64(0)
+    while at < end:
+        tag, number, _, stop = field(buf, at, end)
+        if tag == 64:  # expire_ts_unix_secs
+            expiry = number
+        elif tag == 72:  # txn_source
+            source = number
+        at = stop
+    if expiry | source:
+        if counts[7] < len(rare):
+            rare[counts[7], 0], rare[counts[7], 1], rare[counts[7], 2] = r, expiry, source
+        counts[7] += 1
 
 
 @kernel

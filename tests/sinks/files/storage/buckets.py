@@ -1,10 +1,12 @@
 """A bucket of an S3 server of our own, on a free port."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow.fs as pafs
+from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 
 from tidemill.sinks.files.storage import parse_storage
@@ -44,6 +46,9 @@ class Bucket:
         return {path[start:]: filesystem.open_input_stream(path).readall() for path in sorted(found)}
 
 
+logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it would tell of each request
+
+
 @contextmanager
 def bucket(name: str = "lake", host: str = "127.0.0.1") -> Iterator[Bucket]:
     server = ThreadedMotoServer(host, 0, verbose=False)
@@ -66,3 +71,11 @@ def bucket(name: str = "lake", host: str = "127.0.0.1") -> Iterator[Bucket]:
     finally:
         for running in running_in:
             running.stop()
+        _forget_all()
+
+
+def _forget_all() -> None:
+    """What moto stores is kept by the process, and shown by the next server of a test in it."""
+    for account in s3_backends.values():
+        for backend in account.values():
+            backend.reset()

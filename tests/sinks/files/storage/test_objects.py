@@ -4,15 +4,18 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import orjson
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, SSLError
 
 from tests.sinks.files.storage.buckets import Bucket, bucket
+from tests.sinks.halves import FileHalves, file_sink
 from tests.sinks.moments import START
 from tidemill.errors import SinkError, SupersededError
 from tidemill.sinks import read_sink_uri
-from tidemill.sinks.files import FileSink, SinkConfig
+from tidemill.sinks.files import SinkConfig
 from tidemill.sinks.files import s3 as client_of
+from tidemill.sinks.files.generation import Identity, Terms, WriterGenerations
 from tidemill.sinks.files.objects import PART_BYTES, ObjectFiles
 from tidemill.sinks.files.storage import parse_storage
 
@@ -57,16 +60,17 @@ class Stepped:
 
 
 def at_each_step(
-    place: str, act: Callable[[ObjectFiles], Any], event: Callable[[], None]
+    place: str, act: Callable[[ObjectFiles, str], Any], event: Callable[[], None]
 ) -> Iterator[tuple[int, bool]]:
-    """Let ``act`` run with ``event`` before its first request, then its second, and so on: (step, has it failed?)."""
+    """Let ``act`` run, in a generation of its own, with ``event`` before its first request, then its second, and so
+    on: (step, has it failed?)."""
     for step in range(1, 100):
         late = files_of(place)
-        late.begin_generation(f"old-{step}")
+        late.begin_generation(f"w/old-{step}")
         late._bucket.__dict__["client"] = stepped = Stepped(late._bucket.client, step, event)
         has_failed = False
         try:
-            act(late)
+            act(late, f"w/old-{step}")
         except SupersededError:
             has_failed = True
         if not stepped.has_happened:
@@ -84,18 +88,18 @@ def uploads(place: str) -> list[Any]:
 def test_a_late_writer_has_no_effect_at_whichever_step_it_was_stopped(place: str) -> None:
     def take_over() -> None:
         driver = files_of(place)
-        driver.begin_generation("new")
-        driver.publish_file("new", "t/CDC1.json", [b"new"])
+        driver.begin_generation("w/new")
+        driver.publish_file("w/new", "t/CDC1.json", [b"new"])
 
     outcomes = {}
     for step, has_failed in at_each_step(
-        place, lambda late: late.publish_file(_begun(late), "t/CDC1.json", [b"late"]), take_over
+        place, lambda late, mine: late.publish_file(mine, "t/CDC1.json", [b"late"]), take_over
     ):
         outcomes[step] = has_failed
         assert files_of(place).read("t/CDC1.json") == b"new", step
-        assert files_of(place).names(".tidemill/uploads") == []
+        assert files_of(place).names(".tidemill/w/uploads") == []
         assert uploads(place) == []
-        files_of(place).remove("t/CDC1.json")
+        files_of(place).remove("w/new", "t/CDC1.json")
     # All requests up to the completion fail; the last removes the note of an upload that was completed in time.
     assert outcomes == {**dict.fromkeys(range(1, len(outcomes)), True), len(outcomes): False}
     assert len(outcomes) >= 6
@@ -106,10 +110,10 @@ def test_a_late_driver_replaces_nothing_of_its_successor(place: str) -> None:
 
     def take_over() -> None:
         driver = files_of(place)
-        driver.begin_generation("new")
-        driver.write("metadata", [b"new %d" % steps])
+        driver.begin_generation("w/new")
+        driver.replace("w/new", "metadata", b"new %d" % steps)
 
-    for step, has_failed in at_each_step(place, lambda late: late.write("metadata", [b"late"]), take_over):
+    for step, has_failed in at_each_step(place, lambda late, mine: late.replace(mine, "metadata", b"late"), take_over):
         assert files_of(place).read("metadata") == b"new %d" % steps, step
         assert has_failed
         steps += 1
@@ -118,27 +122,29 @@ def test_a_late_driver_replaces_nothing_of_its_successor(place: str) -> None:
 
 def test_a_late_driver_cannot_take_the_place_back(place: str) -> None:
     def take_over() -> None:
-        files_of(place).begin_generation("new")
+        files_of(place).begin_generation("w/new")
 
-    for step, _ in at_each_step(place, lambda late: late.begin_generation("old-again"), take_over):
-        assert files_of(place).read(".tidemill/generation") == b"new", step
+    for step, _ in at_each_step(place, lambda late, mine: late.begin_generation("w/old-again", [mine]), take_over):
+        assert files_of(place).read(".tidemill/w/mark") == b"new", step
 
 
 def test_a_late_driver_removes_nothing(place: str) -> None:
     late = files_of(place)
-    late.begin_generation("old")
-    late.write("x", [b"-"])
-    files_of(place).begin_generation("new")
+    late.begin_generation("w/old")
+    late.replace("w/old", "x", b"-")
+    files_of(place).begin_generation("w/new")
     with pytest.raises(SupersededError, match="another process, writes there now"):
-        late.remove("x")
+        late.remove("w/old", "x")
     assert late.read("x") == b"-"
 
 
-def test_a_driver_whose_mark_was_written_without_an_answer_is_not_superseded_by_itself(place: str) -> None:
+def test_a_writer_whose_mark_was_written_without_an_answer_is_not_superseded_by_itself(place: str) -> None:
     """The bucket goes away while a generation begins, and is back for the next attempt."""
-    driver = files_of(place)
-    driver.begin_generation("1")
-    client = driver._bucket.client
+    files = files_of(place)
+    client = files._bucket.client
+    Terms(files, Identity()).begin()
+    writer = WriterGenerations(files, Identity(), "a")
+    writer.begin()
 
     class Losing:
         def __getattr__(self, name: str) -> Any:
@@ -148,40 +154,54 @@ def test_a_driver_whose_mark_was_written_without_an_answer_is_not_superseded_by_
             client.put_object(**given)
             raise EndpointConnectionError(endpoint_url="http://x")
 
-    driver._bucket.__dict__["client"] = Losing()
+    before = writer.generation
+    files._bucket.__dict__["client"] = Losing()
     with pytest.raises(SinkError, match="nobody answers"):
-        driver.begin_generation("2")
-    assert files_of(place).read(".tidemill/generation") == b"2"
-    driver._bucket.__dict__["client"] = client
-    driver.write("x", [b"-"])
-    driver.begin_generation("3")
-    assert files_of(place).read(".tidemill/generation") == b"3"
-    files_of(place).begin_generation("another")
-    for late in (lambda: driver.write("x", [b"late"]), lambda: driver.begin_generation("4")):
+        writer.begin()
+    assert not files_of(place).is_current(before)
+    files._bucket.__dict__["client"] = client
+    writer.begin()
+    files.replace(writer.generation, "x", b"-")
+    files_of(place).begin_generation("writer-a/another")
+    for late in (lambda: files.replace(writer.generation, "x", b"late"), writer.begin, writer.check):
         with pytest.raises(SupersededError):
             late()
 
 
 def test_a_task_of_an_earlier_generation_of_the_same_driver_stops(place: str) -> None:
     driver = files_of(place)
-    driver.begin_generation("1")
-    driver.begin_generation("2")
-    driver.begin_generation("2")
+    driver.begin_generation("w/1")
+    driver.begin_generation("w/2")
+    driver.begin_generation("w/2")
     with pytest.raises(SupersededError):
-        files_of(place).publish_file("1", "x", [b"-"])
-    assert files_of(place).publish_file("2", "x", [b"two", memoryview(b"parts")]) == 8
+        files_of(place).publish_file("w/1", "x", [b"-"])
+    assert files_of(place).publish_file("w/2", "x", [b"two", memoryview(b"parts")]) == 8
     assert files_of(place).read("x") == b"twoparts"
 
 
 def test_a_later_attempt_of_the_same_task_replaces_the_first(place: str) -> None:
-    files_of(place).begin_generation("1")
+    files_of(place).begin_generation("w/1")
     for content in (b"first", b"second"):
-        files_of(place).publish_file("1", "x", [content])
+        files_of(place).publish_file("w/1", "x", [content])
     assert files_of(place).read("x") == b"second"
 
 
+def test_what_an_earlier_version_left_is_ended(place: str) -> None:
+    """Its only holder was the changefeed: mark and notes lay directly below."""
+    files = files_of(place)
+    upload = files._bucket.begin_upload(files._bucket.key("x"))
+    note = orjson.dumps({"generation": "3f2a", "key": upload.key, "id": upload.id})
+    for path, content in ((".tidemill/generation", b"3f2a"), (f".tidemill/uploads/{upload.token}", note)):
+        files._bucket.put_if(files._bucket.key(path), content, None)
+    terms = Terms(files, Identity())
+    terms.begin()
+    terms.fence(None)
+    assert files.holders() == ["owner"]
+    assert uploads(place) == []
+
+
 def test_uploads_of_a_process_that_died_are_aborted_when_the_next_generation_begins(place: str) -> None:
-    files_of(place).begin_generation("1")
+    files_of(place).begin_generation("w/1")
     task = files_of(place)
 
     def die() -> None:
@@ -190,19 +210,19 @@ def test_uploads_of_a_process_that_died_are_aborted_when_the_next_generation_beg
 
     task._bucket.__dict__["client"] = Stepped(task._bucket.client, 5, die)
     with suppress(KeyboardInterrupt, SinkError):
-        task.publish_file("1", "x", [bytes(PART_BYTES), b"-"])
+        task.publish_file("w/1", "x", [bytes(PART_BYTES), b"-"])
     assert len(uploads(place)) == 1
-    files_of(place).begin_generation("2")
+    files_of(place).begin_generation("w/2")
     assert uploads(place) == []
-    assert files_of(place).names(".tidemill/uploads") == []
+    assert files_of(place).names(".tidemill/w/uploads") == []
 
 
-@pytest.mark.parametrize(("name", "mib"), [("publish_file", 64), ("write", 20)])
-def test_a_large_object_is_sent_in_parts_while_it_is_made(name: str, mib: int, place: str) -> None:
+def test_a_large_object_is_sent_in_parts_while_it_is_made(place: str) -> None:
+    mib = 64
     options = parse_storage(place)
     client = client_of.open_client(options)
     files = files_of(place)
-    files.begin_generation("1")
+    files.begin_generation("w/1")
     most_held = made = 0
 
     def chunks() -> Iterator[bytes]:
@@ -219,7 +239,7 @@ def test_a_large_object_is_sent_in_parts_while_it_is_made(name: str, mib: int, p
         parts = client.list_parts(Bucket="lake", Key=found[0]["Key"], UploadId=found[0]["UploadId"])
         return sum(part["Size"] for part in parts.get("Parts", ()))
 
-    size = files.publish_file("1", "x", chunks()) if name == "publish_file" else files.write("x", chunks())
+    size = files.publish_file("w/1", "x", chunks())
     assert size == mib * MIB
     assert most_held <= 2 * PART_BYTES
     assert client.head_object(Bucket="lake", Key=f"{options.root.partition('/')[2]}/x")["ContentLength"] == mib * MIB
@@ -232,18 +252,19 @@ def test_what_lies_within_another_changefeeds_prefix_is_left_alone_and_refused(p
         assert isinstance(config, SinkConfig)
         return config
 
-    def opened(where: str, changefeed: str) -> FileSink:
+    def opened(where: str, changefeed: str) -> FileHalves:
         config = named_at(where, changefeed)
-        return FileSink(config, None, storage=config.storage)
+        return file_sink(config, None, storage=config.storage)
 
     inner = opened("/a/inner", "inner")
     inner.recover(START)
-    inner._files.write("shop/t/1/CDC000001.json", [b"1"])  # of a batch whose index is not written yet
+    files = inner.writer._files
+    files.replace(inner.writer._generations.generation, "shop/t/1/CDC000001.json", b"1")  # no index tells of it yet
     opened("/a", "outer").recover(START)
     opened("/a-2", "second").recover(START)
-    assert inner._files.read("shop/t/1/CDC000001.json") == b"1"
+    assert files.read("shop/t/1/CDC000001.json") == b"1"
     inner.recover(START)
-    assert inner._files.read("shop/t/1/CDC000001.json") is None
+    assert files.read("shop/t/1/CDC000001.json") is None
     says = r"/a/b lies within s3://lake/.*/a, which belongs to changefeed 'outer' of cluster 7"
     with pytest.raises(SinkError, match=says):
         opened("/a/b", "third")
@@ -251,19 +272,19 @@ def test_what_lies_within_another_changefeeds_prefix_is_left_alone_and_refused(p
 
 def test_an_outage_is_told_from_a_refusal(place: str, s3: Bucket) -> None:
     files = files_of(place)
-    files.begin_generation("1")
+    files.begin_generation("w/1")
     with s3.stopped():
         for act in (
-            lambda: files.publish_file("1", "x", [b"-"]),
-            lambda: files.write("x", [b"-"]),
-            lambda: files.begin_generation("2"),
+            lambda: files.publish_file("w/1", "x", [b"-"]),
+            lambda: files.replace("w/1", "x", b"-"),
+            lambda: files.begin_generation("w/2"),
             lambda: files.names(""),
         ):
             with pytest.raises(SinkError, match="nobody answers") as raised:
                 act()
             assert raised.value.retryable
-    files.begin_generation("2")
-    assert files.publish_file("2", "x", [b"-"]) == 1
+    files.begin_generation("w/2")
+    assert files.publish_file("w/2", "x", [b"-"]) == 1
 
 
 def refusal(code: str, status: int) -> ClientError:
@@ -311,11 +332,7 @@ def test_a_store_that_ignores_conditions_is_refused(place: str, monkeypatch: pyt
 def test_a_role_is_assumed(place: str, s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{s3.port}")
     files = files_of(f"{place}&role-arn=arn:aws:iam::123456789012:role/writer&external-id=outside")
-    files.write("x", [b"-"])
+    files.begin_generation("w/1")
+    files.replace("w/1", "x", b"-")
     assert files.read("x") == b"-"
     assert files._bucket.client._request_signer._credentials.access_key != "tidemill"
-
-
-def _begun(files: ObjectFiles) -> str:
-    assert files._generation is not None
-    return files._generation

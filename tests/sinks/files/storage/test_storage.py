@@ -11,14 +11,17 @@ import pytest
 from tests.flow.encoder.samples import ITEM
 from tests.sinks.files.storage.buckets import Bucket, bucket
 from tests.sinks.folders import config_for, messages, tree, write_batch
+from tests.sinks.halves import file_sink
 from tests.sinks.lake.replay import Replay
 from tests.sinks.lake.test_crashes import whole
 from tests.sinks.moments import START
-from tidemill.errors import SinkError, SinkUriError
+from tidemill.errors import SinkError, SinkUriError, SupersededError
 from tidemill.model.ts import Ts
-from tidemill.sinks.files import FileSink, write_files
+from tidemill.sinks.files import write_files
 from tidemill.sinks.files.storage import Files, StorageOptions, open_files, open_place, parse_storage
 from tidemill.sinks.lake.reader import Lake
+
+MINE = "writer-a/1"
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +33,16 @@ def s3() -> Iterator[Bucket]:
 @pytest.fixture(params=["file", "s3"])
 def files(request: Any, tmp_path: Path, s3: Bucket) -> Files:
     uri = f"file://{tmp_path}/place" if request.param == "file" else f"s3://lake/{tmp_path.name}?{s3.parameters}"
-    return open_place(parse_storage(uri), is_new=True)
+    found = open_place(parse_storage(uri), is_new=True)
+    found.begin_generation(MINE)
+    return found
 
 
 def test_what_was_written_is_there_whole(files: Files) -> None:
     files.make_folder("a/b")
-    assert files.write("a/b/x", [b"one", memoryview(b"two")]) == 6
+    assert files.publish_file(MINE, "a/b/x", [b"one", memoryview(b"two")]) == 6
     assert files.read("a/b/x") == b"onetwo"
-    files.write("a/b/x", [b"three"])
+    files.replace(MINE, "a/b/x", b"three")
     assert files.read("a/b/x") == b"three"
 
 
@@ -49,15 +54,17 @@ def test_what_is_not_there_is_none(files: Files) -> None:
 def test_folders_are_listed_and_walked(files: Files) -> None:
     files.make_folder("a/b")
     for path in ("top", "a/x", "a/b/y"):
-        files.write(path, [b"-"])
+        files.replace(MINE, path, b"-")
     assert sorted(files.names("a")) == ["b", "x"]
     assert {folder: names for folder, names in files.walk() if names} == {".": ["top"], "a": ["x"], "a/b": ["y"]}
+    assert {folder: names for folder, names in files.walk("a/b") if names} == {"a/b": ["y"]}
+    assert list(files.walk("nowhere")) == []
 
 
 def test_what_was_removed_is_gone_and_may_be_removed_again(files: Files) -> None:
-    files.write("x", [b"-"])
+    files.replace(MINE, "x", b"-")
     for _ in range(2):
-        files.remove("x")
+        files.remove(MINE, "x")
         assert files.read("x") is None
 
 
@@ -67,8 +74,56 @@ def test_a_failure_while_making_the_bytes_leaves_nothing(files: Files) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        files.write("x", chunks())
+        files.publish_file(MINE, "x", chunks())
     assert files.read("x") is None
+
+
+# Generations
+
+
+def publish(files: Files, generation: str, path: str = "x") -> None:
+    files.publish_file(generation, path, [generation.encode()])
+
+
+def test_a_generation_ends_those_of_its_own_holder_and_no_others(files: Files) -> None:
+    files.begin_generation("writer-b/1")
+    files.begin_generation("writer-a/2")
+    for act in (
+        lambda: publish(files, MINE),
+        lambda: files.replace(MINE, "x", b"-"),
+        lambda: files.remove(MINE, "x"),
+    ):
+        with pytest.raises(SupersededError):
+            act()
+    assert files.read("x") is None
+    for generation in ("writer-a/2", "writer-b/1"):
+        publish(files, generation)
+        assert files.read("x") == generation.encode()
+    assert [files.is_current(each) for each in (MINE, "writer-a/2", "writer-b/1")] == [False, True, True]
+
+
+def test_generations_that_are_ended_are_gone_until_another_begins(files: Files) -> None:
+    files.begin_generation("owner/1")
+    files.begin_generation("writer-b/1")
+    for _ in range(2):  # again does no harm
+        files.end_generations("writer-a")
+        assert sorted(files.holders()) == ["owner", "writer-b"]
+        with pytest.raises(SupersededError):
+            publish(files, MINE)
+    publish(files, "writer-b/1")
+    files.begin_generation("writer-a/2")
+    publish(files, "writer-a/2")
+
+
+def test_a_generation_that_follows_another_does_so_only_while_that_is_the_newest(files: Files) -> None:
+    files.begin_generation("writer-a/2", [MINE])
+    files.begin_generation("writer-a/3", ["writer-a/2", "writer-a/lost"])
+    with pytest.raises(SupersededError):
+        files.begin_generation("writer-a/4", ["writer-a/2"])
+    files.end_generations("writer-a")
+    with pytest.raises(SupersededError):
+        files.begin_generation("writer-a/5", ["writer-a/3"])
+    assert not any(files.is_current(f"writer-a/{number}") for number in range(1, 6))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +181,9 @@ def test_credentials_may_come_from_the_environment(s3: Bucket, monkeypatch: pyte
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tidemill")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
     place = parse_storage(f"s3://lake/environment?endpoint=http://127.0.0.1:{s3.port}")
-    open_place(place, is_new=True).write("x", [b"-"])
+    files = open_place(place, is_new=True)
+    files.begin_generation(MINE)
+    files.replace(MINE, "x", b"-")
     assert open_files(place).read("x") == b"-"
 
 
@@ -144,10 +201,10 @@ def run_files(root: Path, storage: StorageOptions | None, *, is_broken: bool) ->
     state, config = None, config_for(root, "&file-index-digit=6&date-separator=none")
     for to_ts in (450000000000000000, 450000000000000100, 450000000000000200):
         if is_broken:
-            lost = FileSink(config, state, storage=storage)
+            lost = file_sink(config, state, storage=storage)
             lost.recover(START)
             write_files(lost.target(ITEM, 108, (Ts(0), Ts(to_ts))), iter([messages((to_ts, "in vain"), (to_ts, "!"))]))
-        sink = FileSink(config, state, storage=storage)
+        sink = file_sink(config, state, storage=storage)
         sink.recover(START)
         state = write_batch(sink, to_ts, messages((to_ts - 1, "a"), (to_ts, "b")))
 
@@ -189,9 +246,9 @@ def test_lakes_in_a_bucket_hold_what_they_hold_in_a_folder(kind: str, s3: Bucket
 def test_a_changefeed_without_rows_yet_continues_behind_the_checkpoint_that_it_has_published(tmp_path: Path) -> None:
     """It has no state of its sink, and was killed after it had saved its checkpoint and before it published it."""
     config = replace(config_for(tmp_path / "out"), changefeed="feed", cluster_id="7")
-    first = FileSink(config, None, start_ts=Ts(100))
+    first = file_sink(config, None, start_ts=Ts(100))
     first.recover(START)
     first.publish(Ts(120))
-    FileSink(config, None, start_ts=Ts(130), is_resumed=True).recover(START)
+    file_sink(config, None, start_ts=Ts(130), is_resumed=True).recover(START)
     with pytest.raises(SinkError, match="there twice"):
-        FileSink(config, None, start_ts=Ts(110), is_resumed=True)
+        file_sink(config, None, start_ts=Ts(110), is_resumed=True)

@@ -1,0 +1,440 @@
+"""The owner of a changefeed: what concerns it as a whole.
+
+    processors ── reports ──► owner ── orders ──► processors
+                                │
+      schema feed ── DDLs ──────┤── sink: DDLs, sync points, the published checkpoint
+                                └── metadata: the state, saved before anybody is told of it
+
+It needs no Spark. With its processors it shares nothing but values (``model.orders``), so they may be elsewhere. What
+to do next is decided by ``control.ownership``; this module does it. The sink is called in a thread of its own, one call
+at a time; a DDL that takes an hour there holds back no batch of other tables.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, ParamSpec, TypeVar
+
+from tidemill.capture.beside import Beside
+from tidemill.capture.lane_tables import holder_at, table_at
+from tidemill.capture.link import Tell
+from tidemill.capture.metadata import ChangefeedState, StateWriter
+from tidemill.capture.publishing import Publishing
+from tidemill.capture.schema_feed import SchemaFeed
+from tidemill.clock import SYSTEM_CLOCK, Clock
+from tidemill.control.barriers import BarrierQueue, Pending
+from tidemill.control.ownership import (
+    Ownership,
+    accepted,
+    can_run_ddl,
+    can_sync,
+    ddl_done,
+    given_up,
+    learned,
+    left,
+    reported,
+    sync_done,
+)
+from tidemill.errors import InvariantError, SinkError
+from tidemill.flow.filter import ColumnSelector, DdlFilter, LeftOut, TableFilter
+from tidemill.flow.schema import SchemaChange, SchemaStore
+from tidemill.log import get_logger
+from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.ddl import DdlEvent
+from tidemill.model.orders import EVERYTHING, Assignment, Handover, Orders, Report
+from tidemill.model.progress import Checkpoints
+from tidemill.model.ts import Ts
+from tidemill.sinks import OwnerSink
+
+log = get_logger("owner")
+
+T = TypeVar("T")
+P = ParamSpec("P")
+_IDLE_SAVE_SECONDS = 2.0  # how often a checkpoint that moves without data is written down
+_CLOSING_SECONDS = 1.5  # for what is being published
+
+NOBODY = ""  # has the tables before the first processor comes
+
+
+@dataclass(slots=True)
+class _Member:
+    """What is known of a processor."""
+
+    tell: Tell
+    assignment: Assignment
+    ids: frozenset[int] = frozenset()
+    number: int = 0  # of its last report
+    saved: int = 0  # of its last report that is durable
+    is_gone: bool = False  # and nobody has taken its place yet; nothing that it still does counts
+    is_leaving: bool = False  # it has no tables any more
+
+
+class ChangefeedOwner:
+    """Runs on one asyncio loop. Whoever starts a processor ``admit``s it; then it reports, and is told its orders."""
+
+    def __init__(
+        self,
+        feed: SchemaFeed,
+        sink: OwnerSink,
+        state: ChangefeedState,
+        states: StateWriter,
+        *,
+        target_ts: Ts | None = None,
+        config: ChangefeedConfig | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._feed = feed
+        self._sink = sink
+        self._states = states
+        self._clock = clock
+        self.left_out = LeftOut(TableFilter(config or ChangefeedConfig()))
+        self._ddl_filter = DdlFilter(config or ChangefeedConfig())
+        self._selector = ColumnSelector(config or ChangefeedConfig())
+        self._members = {NOBODY: _Member(_unheard, EVERYTHING, is_gone=True)}
+        self._adrift: dict[int, str] = {}  # logical tables that no processor has, and who gave them up
+        self._ddls: deque[SchemaChange] = deque()
+        self._queue = BarrierQueue()
+        self._reports: deque[Report] = deque()  # with something for the sink, not taken by it yet
+        self._wakes = asyncio.Event()
+        self._taking = asyncio.Lock()  # from what the sink takes to the state that tells of it; no reader hears of it
+        self.beside = Beside(sink, clock, self._tell)
+        self._publishing = Publishing(sink, states, self.beside, self._taking, self._may_publish)
+        self._is_closing = False
+        self._is_idle_move_unsaved = False
+        self._idle_saved_at = clock.monotonic()
+        self.state = state  # as it is to be saved next
+        self.ddls = 0  # that were run
+        self.owned = Ownership(
+            {NOBODY: state.at},
+            state.ddl_ts,
+            feed.resolved_ts,
+            target_ts=target_ts,
+            # One below: all may have come to a sync point that was not noted any more. None lies between the tables.
+            sync_ts=sink.next_barrier(Ts(state.at.base_ts - 1)),
+        )
+
+    @property
+    def orders(self) -> Orders:
+        now = self.owned
+        saved = {name: member.saved for name, member in self._members.items()}
+        return Orders(now.ddl_ts, now.sync_ts, now.target_ts, now.is_stopping, self.beside.failure is not None, saved)
+
+    @property
+    def is_done(self) -> bool:
+        """Everything up to the target is durable, and readers of the sink have been told."""
+        now, saved = self.owned, self._states.saved
+        is_idle = not (now.is_ddl_running or now.is_syncing or self._reports or self._publishing.is_under_way)
+        is_saved = saved is not None and saved.checkpoint_ts >= now.checkpoint_ts
+        return now.is_finished and is_idle and is_saved and self._publishing.told_ts >= now.checkpoint_ts
+
+    def start(self) -> None:
+        """On the loop, once the first processors are there."""
+        self._feed.listen(self._learn)
+        self.beside.begin(self._save_states)
+        self._publishing.begin()  # an earlier run may not have come to it, and there may be nothing more to save
+        self._turn()
+
+    def resume(self, state: ChangefeedState) -> None:
+        """Another state of the same checkpoint, before it is started: that of a copy that is complete."""
+        self.state = state
+
+    # What processors do.
+
+    def admit(
+        self, name: str, assignment: Assignment, at: Checkpoints, tell: Tell, *, replaces: str | None = None
+    ) -> Orders:
+        """A processor begins with these tables, where they are ``at``, perhaps in place of one that is gone. All
+        later orders go to ``tell``."""
+        if name in self._members:
+            raise InvariantError(f"there is a processor {name!r} already. Report it.")
+        ids = frozenset[int]()
+        if replaces is not None:
+            ids = self._members.pop(replaces).ids
+            self.owned = left(self.owned, replaces)
+        self._members[name] = _Member(tell, assignment, ids)
+        self.owned = accepted(self.owned, name, at)
+        return self.orders
+
+    def report(self, report: Report) -> None:
+        """A processor's, in the order in which it made them. Of one that was dismissed, nothing counts."""
+        member = self._members.get(report.processor)
+        if member is None or member.is_gone:
+            return
+        changed = member.assignment.tables ^ report.assignment.tables  # what has left it, or come to it
+        if report.gone is not None:
+            self._adrift |= dict.fromkeys(changed, report.processor)
+        elif report.came is not None:
+            for table in changed or report.assignment.tables:  # a new one has them from the start
+                self._adrift.pop(table, None)
+        member.number, member.assignment, member.ids = report.number, report.assignment, report.ids
+        name, at = report.processor, report.at
+        if report.gone is not None:
+            self.owned = given_up(self.owned, name, at, report.gone)
+        elif report.came is not None:
+            self.owned = accepted(self.owned, name, at, report.came)
+        elif report.is_last:
+            self.owned = left(self.owned, name)
+            member.is_leaving = True
+        else:
+            self.owned = reported(self.owned, name, at)
+        is_move = report.gone is not None or report.came is not None or report.is_last
+        if report.committed is not None or is_move:
+            self._reports.append(report)
+            self._wakes.set()
+        else:
+            self._is_idle_move_unsaved = True
+        self._turn()
+
+    async def sink_state(self) -> Mapping[str, Any] | None:
+        async with self._taking:
+            saved = self._states.saved
+            return saved.sink_state if saved is not None else None
+
+    async def dismiss(self, names: Sequence[str]) -> dict[str, tuple[Assignment, Checkpoints]]:
+        """Processors that are gone, or said to be: nothing that they or their tasks still do has an effect when this
+        returns. Gives what each had, and where its tables are. Somebody has to replace them: until then the checkpoint
+        does not move."""
+        known = [name for name in names if name in self.owned.at]  # others have just left
+        for name in known:
+            self._members[name].is_gone, self._members[name].tell = True, _unheard
+        async with self._taking:  # what has been taken of them is being saved; of the rest nothing counts
+            self._reports = deque(report for report in self._reports if report.processor not in known)
+            saved = (self._states.saved or self.state).at
+            where = _Whereabouts(self.owned, self._members, self._feed.store)
+            at = {name: where.of(name, saved) for name in known}
+            self.owned = replace(
+                self.owned, at={**self.owned.at, **at}
+            )  # before anything is decided by where they were
+            await self.beside.in_sink(self._sink.fence, known)
+        return {name: (self._members[name].assignment, at[name]) for name in known}
+
+    def adrift(self, givers: Collection[str], written_ts: Ts) -> Handover | None:
+        """Tables that these, which are gone, had given up, and no other has taken over."""
+        tables = frozenset(table for table, giver in self._adrift.items() if giver in givers)
+        store, ddl_ts, at = self._feed.store, self.owned.ddl_ts, dict[int, Ts]()
+        for physical_id, ts in self.owned.in_transit.items():
+            now = table_at(store, physical_id, ts, ddl_ts)
+            forms = [*([] if now is None else [now]), *store.tables_above(physical_id, ts)]
+            if any(form.id in tables for form in forms):
+                at[physical_id] = ts
+        return Handover(tables, at, written_ts) if tables else None
+
+    # How it moves.
+
+    def stop(self) -> None:
+        """Begin nothing new."""
+        self.owned = replace(self.owned, is_stopping=True)
+        self._tell()
+
+    def end_at(self, ts: Ts) -> None:
+        """From now on go no further than this."""
+        target = self.owned.target_ts
+        self.owned = replace(self.owned, target_ts=ts if target is None else Ts(min(ts, target)))
+        self._tell()
+
+    def _tell(self) -> None:
+        orders = self.orders
+        for member in list(self._members.values()):
+            member.tell(orders)
+
+    def _turn(self) -> None:
+        if can_run_ddl(self.owned):
+            self.owned = replace(self.owned, is_ddl_running=True)
+            self.beside.begin(self._run_ddls)
+        elif can_sync(self.owned):
+            self.owned = replace(self.owned, is_syncing=True)
+            self.beside.begin(self._sync)
+        is_due = self._clock.monotonic() - self._idle_saved_at >= _IDLE_SAVE_SECONDS
+        if self._is_idle_move_unsaved and (is_due or self.owned.is_finished):
+            self._wakes.set()
+
+    def _learn(self, changes: Sequence[SchemaChange], resolved_ts: Ts) -> None:
+        # Those up to there had run before the restart; what they say of the tables is needed all the same.
+        new = [change for change in changes if change.finished_ts > self.owned.ddl_ts]
+        self._ddls.extend(new)
+        self._queue.extend(Pending(change.finished_ts, change.touched) for change in new)
+        if changes:
+            self.left_out.note(self._feed.store.tables())
+        before = self.owned.ddl_ts
+        self.owned = learned(self.owned, resolved_ts, self._queue.barriers)
+        if new or self.owned.ddl_ts != before:
+            self._is_idle_move_unsaved = True
+        self._turn()
+
+    async def _sync(self) -> None:
+        """Everything is at this very ts, and the sink is to hear of it."""
+        async with self._taking:
+            await self._save_what_came()
+            at_ts = self.owned.base_ts
+            sink_state = await self.beside.in_sink(self._sink.sync, at_ts)
+            self.owned = sync_done(self.owned, self._sink.next_barrier(at_ts))
+            await self._save(sink_state)
+        self._tell()
+        self._turn()
+
+    async def _run_ddls(self) -> None:
+        """The first that waits, and those behind it that may run by then."""
+        while await self._is_first_due():
+            await self._run_ddl(self._ddls[0])
+            self._ddls.popleft()
+            self._queue.pop()
+            self.owned = replace(ddl_done(self.owned, self._queue.barriers), is_ddl_running=True)  # until the last
+            self._is_idle_move_unsaved = True
+        self.owned = replace(self.owned, is_ddl_running=False)
+        self._tell()
+        self._publishing.begin()
+        self._turn()
+
+    async def _is_first_due(self) -> bool:
+        """Whether a DDL may run now: the rows before it have not only been reported, they are saved as well. After a
+        crash they would come again, behind the DDL."""
+        async with self._taking:
+            await self._save_what_came()
+        self.owned = replace(self.owned, is_ddl_running=False)
+        if self.beside.failure is not None or not can_run_ddl(self.owned):
+            return False
+        self.owned = replace(self.owned, is_ddl_running=True)
+        return True
+
+    async def _run_ddl(self, change: SchemaChange) -> None:
+        for event in change.events:
+            if not self._ddl_filter.keeps(event):
+                log.info("leaving DDL out", ts=event.finished_ts, schema=event.schema, query=event.query)
+                continue
+            log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
+            sent = _as_it_goes_out(event, self._selector)
+            if event.gives_key:  # it may bring rows, which count like a batch's
+                async with self._taking:
+                    sink_state = await self.beside.in_sink(self._sink.ddl, sent)
+                    if sink_state is not None:  # writers of the table go by what is published
+                        await self._save(sink_state)
+                        await self.beside.in_sink(self._sink.publish, self._states.checkpoint_ts)
+            else:
+                await self.beside.in_sink(self._sink.ddl, sent)
+            self.ddls += 1
+
+    # What is saved, and told.
+
+    async def _save_states(self) -> None:
+        """Whatever there is to be saved, as soon as the one before is. Ends with the changefeed."""
+        while not self._is_closing:
+            await self._wakes.wait()
+            self._wakes.clear()
+            async with self._taking:
+                await self._save()
+
+    async def _save_what_came(self) -> None:
+        """With ``_taking`` held: what was being saved is saved by now."""
+        if self._reports:
+            await self._save()
+
+    async def _save(self, sink_state: dict[str, Any] | None = None) -> None:
+        """All that is known by now, with what the sink has to take of it. Durable when this returns, and the processors
+        have been told. With ``_taking`` held."""
+        rows = self.state.rows
+        while self._reports:
+            committed = self._reports.popleft().committed
+            if committed is not None:
+                sink_state, rows = self._sink.take(committed.sink), rows + committed.rows
+        self._is_idle_move_unsaved = False
+        numbers = {name: member.number for name, member in self._members.items()}
+        self.state = replace(self._current(sink_state), rows=rows)
+        await self._states.save(self.state)
+        self._idle_saved_at = self._clock.monotonic()
+        for name, number in numbers.items():
+            if name in self._members:
+                self._members[name].saved = number
+        # What waits for a DDL to become somebody's table may be below all that is saved.
+        self._feed.forget(min(self.state.schema_ts, self.owned.lowest_ts))
+        self._tell()
+        for name in [n for n, member in self._members.items() if member.is_leaving and member.saved == member.number]:
+            del self._members[name]
+        self._publishing.begin()
+
+    def _current(self, sink_state: dict[str, Any] | None) -> ChangefeedState:
+        now, at = self.owned, _Whereabouts(self.owned, self._members, self._feed.store).all()
+        schema_ts = min(now.ddl_ts, at.lowest_ts)
+        return replace(
+            self.state,
+            checkpoint_ts=now.checkpoint_ts,
+            base_ts=at.base_ts,
+            behind={str(table): ts for table, ts in at.own.items()},
+            ddl_ts=now.ddl_ts,
+            table_versions={str(table): ts for table, ts in self._feed.store.versions(schema_ts).items()},
+            sink_state=self.state.sink_state if sink_state is None else sink_state,
+        )
+
+    def _may_publish(self) -> bool:
+        """Not behind a DDL, which may take an hour: what is committed meanwhile would wait for it. Nor where something
+        was taken and not saved: readers would hear of it."""
+        return not (self._is_closing or self.owned.is_ddl_running or self.beside.failure is not None)
+
+    # How it ends.
+
+    async def close(self) -> None:
+        """Write down how far it came, tell readers, and let go of the sink. Call when the processors are closed."""
+        self._is_closing = self.beside.is_closing = True
+        self._feed.leave(self._learn)
+        is_well = self.beside.failure is None and self.beside.trouble is None and not self.owned.is_ddl_running
+        if is_well and NOBODY not in self._members:
+            with suppress(SinkError, TimeoutError):
+                async with asyncio.timeout(_CLOSING_SECONDS), self._taking:
+                    if self._is_idle_move_unsaved or self._reports:
+                        await self._save()
+                    await self.beside.in_sink(self._sink.publish, self._states.checkpoint_ts)
+        await self.beside.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Whereabouts:
+    """Where each physical id is, with whoever has its table."""
+
+    owned: Ownership
+    members: Mapping[str, _Member]
+    store: SchemaStore
+
+    def all(self) -> Checkpoints:
+        """Of all tables: where the one is that has the rest, but for those that others have, or nobody."""
+        rest = [name for name, member in self.members.items() if member.assignment.is_rest]
+        if len(rest) != 1:
+            raise InvariantError(f"{len(rest)} processors have the rest of the tables, where one should. Report it.")
+        assigned = [member.assignment for member in self.members.values()]
+        in_transit = self.owned.in_transit.items()
+        own = {i: ts for i, ts in in_transit if not any(self._has(assignment, i, ts) for assignment in assigned)}
+        for name, at in self.owned.at.items():
+            if name != rest[0]:
+                own |= {i: at.of(i) for i in self.members[name].ids if self._is_of(name, i)}
+        return self.owned.at[rest[0]].having(own)
+
+    def of(self, name: str, saved: Checkpoints) -> Checkpoints:
+        """Of one processor's tables, where ``saved`` says. What is not its own yet, but will be by a DDL, waits for
+        that where it is."""
+        member, now = self.members[name], self.owned.at[name]
+        if member.assignment.is_rest:
+            others = (other for other in self.members if other != name)
+            return saved.without(i for other in others for i in self.members[other].ids if self._is_of(other, i))
+        own = {i: saved.of(i) if self._is_of(name, i) else now.of(i) for i in member.ids}
+        return Checkpoints(Ts(min(own.values(), default=saved.base_ts))).having(own)
+
+    def _is_of(self, name: str, physical_id: int) -> bool:
+        return self._has(self.members[name].assignment, physical_id, self.owned.at[name].of(physical_id))
+
+    def _has(self, assignment: Assignment, physical_id: int, at_ts: Ts) -> bool:
+        table = holder_at(self.store, physical_id, at_ts, self.owned.ddl_ts)
+        return table is not None and table.id in assignment
+
+
+def _as_it_goes_out(event: DdlEvent, selector: ColumnSelector) -> DdlEvent:
+    """With the columns that go out."""
+    after, before = event.table_info, event.pre_table_info
+    return replace(
+        event,
+        table_info=selector.table(after) if after is not None else None,
+        pre_table_info=selector.table(before) if before is not None else None,
+    )
+
+
+def _unheard(orders: Orders) -> None:
+    """Nobody listens."""

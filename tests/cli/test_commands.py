@@ -1,0 +1,34 @@
+"""A command loads what it needs and nothing of the others."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys
+from contextlib import suppress
+from tidemill.cli import main
+with suppress(SystemExit):
+    main()
+print(*sorted({"numba", "pyarrow", "pyspark"} & set(sys.modules)))
+"""
+
+
+def run(*words: str) -> list[str]:
+    """The lines of its output; the last one names the heavy packages that it has loaded."""
+    command = [sys.executable, "-c", SCRIPT, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+
+
+@pytest.mark.parametrize("words", [("--version",), ("fault", "--help"), ("upstream", "--help")], ids=" ".join)
+def test_what_needs_no_engine_loads_none(words: tuple[str, ...]) -> None:
+    *said, loaded = run(*words)
+    assert said
+    assert loaded == ""
+
+
+def test_the_help_names_every_command() -> None:
+    said = "\n".join(run("--help"))
+    for command in ("upstream", "run", "verify", "demo", "warm", "fault"):
+        assert f" {command} " in said
