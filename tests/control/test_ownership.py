@@ -57,6 +57,26 @@ TWO = replace(AT_20, at={"a": at(20), "b": at(22)})
             False,
             id="DDLs run in order",
         ),
+        pytest.param(
+            replace(AT_20, at={"a": at(20, t1=12, t2=11)}, barriers=barriers((12, {1}))),
+            True,
+            id="another table that catches up is not waited for",
+        ),
+        pytest.param(
+            replace(AT_20, at={"a": at(20, t1=12, t2=11)}, barriers=barriers((12, {1})), joins_tables=True),
+            False,
+            id="but for a sink whose DDLs come behind the rows of all tables",
+        ),
+        pytest.param(
+            replace(AT_20, at={"a": at(20, t1=12, t2=12)}, barriers=barriers((12, {1})), joins_tables=True),
+            True,
+            id="it is there as well",
+        ),
+        pytest.param(
+            replace(AT_20, in_transit={2: Ts(11)}, barriers=barriers((12, {1})), joins_tables=True),
+            False,
+            id="or on its way",
+        ),
         pytest.param(replace(AT_20, barriers=barriers((20, {1})), is_ddl_running=True), False, id="one at a time"),
         pytest.param(replace(AT_20, barriers=barriers((20, {1})), is_syncing=True), False, id="not at a sync point"),
         pytest.param(replace(AT_20, barriers=barriers((20, {1})), is_stopping=True), False, id="not while stopping"),

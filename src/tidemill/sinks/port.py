@@ -53,6 +53,7 @@ class Traits:
     splits_large: bool = False  # in large transactions it is, which come in pieces, deletes first
     joins_partitions: bool = False  # the table partitions of a table are to come as one unit
     keeps_partitions: bool = False  # rows belong to a table partition by its id, not by their values
+    ddls_join_tables: bool = False  # a DDL is to come behind the rows of all tables up to it, not of its own alone
     zone: str | None = None  # of TIMESTAMP values; None: as the changefeed says
     needs_tables: bool = False  # before an initial copy
     copies_by_region: bool = False  # an initial copy may come in many units a table, at the same time

@@ -38,7 +38,7 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b")
 
 # What a call to the JVM may end with: its own exceptions, or no answer since it is gone. Assertions and attributes come
 # from PySpark where another changefeed of this process has just found the JVM dead and closed the session; the unbound
-# name where the JVM ends between running a job and handing over its results: PySpark then closes a file it never opened.
+# name where the JVM ends between a job and the handing over of its results: PySpark then closes a file it never opened.
 TROUBLES = (PySparkException, Py4JError, OSError, EOFError, AssertionError, AttributeError, UnboundLocalError)
 
 
