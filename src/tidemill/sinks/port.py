@@ -54,6 +54,7 @@ class Traits:
     joins_partitions: bool = False  # the table partitions of a table are to come as one unit
     keeps_partitions: bool = False  # rows belong to a table partition by its id, not by their values
     ddls_join_tables: bool = False  # a DDL is to come behind the rows of all tables up to it, not of its own alone
+    joins_transactions: bool = False  # its writer is a JointWriter
     zone: str | None = None  # of TIMESTAMP values; None: as the changefeed says
     needs_tables: bool = False  # before an initial copy
     copies_by_region: bool = False  # an initial copy may come in many units a table, at the same time
@@ -180,6 +181,14 @@ class SinkWriter(Protocol):
 
     def close(self) -> None:
         """Let go of connections, from any thread."""
+
+
+class JointWriter(SinkWriter, Protocol):
+    """A writer whose downstream shows rows as they are committed, and can commit those of several tables at once."""
+
+    def joint_target(self, tables: Sequence[TableInfo]) -> Target:
+        """Where the rows of one unit go that has rows of all these tables: whole transactions, each seen as a whole.
+        They may have been written before."""
 
 
 class NoSyncPoints:

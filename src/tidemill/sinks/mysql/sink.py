@@ -23,6 +23,7 @@ from tidemill.model.ts import Ts, physical_ms
 from tidemill.sinks.mysql.ddl import DdlRunner
 from tidemill.sinks.mysql.dropped import KEPT_MS, Aside
 from tidemill.sinks.mysql.generation import OWNER
+from tidemill.sinks.mysql.joint import JointTarget
 from tidemill.sinks.mysql.refill import Refill
 from tidemill.sinks.mysql.session import POOL
 from tidemill.sinks.mysql.sessions import PATIENCE_SECONDS, Turn
@@ -160,6 +161,11 @@ class MysqlWriter:
         self._begun_ts = max(self._begun_ts, int(to_ts))
         written_ts = self._written_ts.get(table.id, self._written_most)  # a DDL may have given it another id
         return self._targets.make(table, is_safe=self._is_fresh or from_ts < written_ts)
+
+    def joint_target(self, tables: Sequence[TableInfo]) -> JointTarget:
+        if self._turn.downstream is None:
+            raise InvariantError("a target of a writer whose first generation has not begun")
+        return JointTarget(tuple(self._targets.make(table, is_safe=True) for table in tables))
 
     def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """All rows of the batch are there: each unit has returned from its last COMMIT."""

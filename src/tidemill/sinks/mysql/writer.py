@@ -81,7 +81,7 @@ def write_rows(target: MysqlTarget, rows: Iterator[RowBatch | LargeRows]) -> Rec
             f"cannot write table {target.table.full_name}: it has neither a primary key nor a unique key that is NOT "
             "NULL, so its rows cannot be told apart. Give it one, or take the table out of the changefeed."
         )
-    writer = _UnitWriter(target)
+    writer = UnitWriter(target)
     for window in windows(rows, target.window_rows):
         if isinstance(window, LargeRows):
             writer.write_large(window)
@@ -169,25 +169,27 @@ def _part(rows: RowBatch, first: int, last: int) -> RowBatch:
     )
 
 
-class _UnitWriter:
+class UnitWriter:
+    """Of the rows of one table."""
+
     def __init__(self, target: MysqlTarget) -> None:
         options, downstream = target.settings.options, target.settings.downstream
         packet = downstream.max_allowed_packet if downstream else 4 << 20
         rows = options.max_txn_row if options.batch_dml else 1
         self._target = target
         self._literals = Literals(target.table, target.plain_columns)
-        self._shapes = Shapes.of(target.table, target.plain_columns)
+        self.shapes = Shapes.of(target.table, target.plain_columns)
         self._limits = Limits(
             rows=rows,
             update_rows=min(options.max_multi_update_row, rows),
             bytes=max(min(_STATEMENT_BYTES, packet // 2) - 4096, 1024),
             lanes=options.worker_count,
         )
-        self._packet = packet
+        self.packet = packet
         self.rows = self.bytes = 0
 
     @property
-    def _is_safe(self) -> bool:
+    def is_safe(self) -> bool:
         return self._target.is_safe or self._target.settings.options.safe_mode
 
     def write(self, rows: RowBatch) -> None:
@@ -198,20 +200,20 @@ class _UnitWriter:
             for piece in pieces(rows.read(), self._target.window_rows):
                 self._write(piece, is_atomic=False)
             return
-        with _Worker(self._target, self._shapes, self._packet, threading.Event()) as worker:
-            written = worker.stream(lambda is_safe: self._plans(rows, is_safe), self._is_safe)
+        with Worker(self._target, lambda _: self.shapes, self.packet, threading.Event()) as worker:
+            written = worker.stream(lambda is_safe: self.plans(rows.read(), is_safe), self.is_safe)
         self.rows += written[0]
         self.bytes += written[1]
 
-    def _plans(self, rows: LargeRows, is_safe: bool) -> Iterator[tuple[Plan, int]]:
+    def plans(self, rows: Iterator[RowBatch], is_safe: bool) -> Iterator[tuple[Plan, int]]:
         """The pieces of one transaction, each with its number of rows."""
-        for piece in pieces(rows.read(), self._target.window_rows):
+        for piece in pieces(rows, self._target.window_rows):
             yield make_plan(piece, self._limits, self._literals, is_safe=is_safe, is_atomic=False), len(piece)
 
     def _write(self, rows: RowBatch, *, is_atomic: bool) -> None:
-        plan = make_plan(rows, self._limits, self._literals, is_safe=self._is_safe, is_atomic=is_atomic)
+        plan = make_plan(rows, self._limits, self._literals, is_safe=self.is_safe, is_atomic=is_atomic)
         for lanes in plan.phases:
-            self._run(plan, lanes, self._is_safe)
+            self._run(plan, lanes, self.is_safe)
         self.rows += len(rows)
         self.bytes += plan.text.payload.size
 
@@ -222,7 +224,7 @@ class _UnitWriter:
         stop = threading.Event()
 
         def work() -> None:
-            with _Worker(self._target, self._shapes, self._packet, stop) as worker:
+            with Worker(self._target, lambda _: self.shapes, self.packet, stop) as worker:
                 while not stop.is_set():
                     try:
                         lane = queue.get_nowait()
@@ -244,15 +246,17 @@ class _UnitWriter:
             future.result()
 
 
-class _Worker:
+class Worker:
     """One connection at a time, and what it takes to get a transaction through."""
 
-    def __init__(self, target: MysqlTarget, shapes: Shapes, packet: int, stop: threading.Event) -> None:
+    def __init__(
+        self, target: MysqlTarget, shapes: Callable[[TableInfo], Shapes], packet: int, stop: threading.Event
+    ) -> None:
         self._target, self._shapes, self._packet, self._stop = target, shapes, packet, stop
         self._writer: Writer | None = None
         self._at: tuple[Plan, Transaction]  # what is being written
 
-    def __enter__(self) -> "_Worker":
+    def __enter__(self) -> "Worker":
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -322,7 +326,7 @@ class _Worker:
         return connection
 
     def _try(self, plan: Plan, transaction: Transaction, is_safe: bool) -> None:
-        texts = [self._shapes.text(plan, statement, is_safe=is_safe) for statement in transaction]
+        texts = [self._shapes(plan.table).text(plan, statement, is_safe=is_safe) for statement in transaction]
         size = sum(len(part) for text in texts for part in text)
         is_small = size + 1024 < (self._packet if len(texts) == 1 else min(self._packet // 2, 8 << 20))
         if self._target.settings.has_multi_statements and is_small and plan.has_zero is None:
@@ -340,7 +344,7 @@ class _Worker:
 
     def _run(self, connection: Connection, plan: Plan, statement: Statement, is_safe: bool) -> None:
         for piece, has_zero in plan.cut_at_zeros(statement):
-            text = b"".join(self._shapes.text(plan, piece, is_safe=is_safe))
+            text = b"".join(self._shapes(plan.table).text(plan, piece, is_safe=is_safe))
             if has_zero:
                 self._run_with_zeros(connection, plan, text)
             else:

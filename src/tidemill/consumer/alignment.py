@@ -1,0 +1,197 @@
+"""Which rows may be written, and which DDL may run, as far as the partitions of a topic have been read. Pure.
+
+A Resolved with ts T in a partition promises that all of its rows up to T stand before it; a DDL at F promises the same
+for F. The highest of them is the partition's *frontier*. Above what has been written, rows up to a frontier may be:
+
+    transactions   of all partitions up to the lowest frontier: whole transactions, wherever their rows are
+    rows           of each partition up to its own
+
+but for a DDL: rows up to it first, of all partitions; then the DDL, once; then the rest. An Admin event changes the
+number of partitions: the rows up to its ts first, of all old partitions, then the new ones are read.
+
+Topics hold copies. What is at or below what has been written counts for nothing, and a DDL runs once.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from tidemill.model.event import AdminSeen, DdlSeen, ResolvedSeen
+from tidemill.model.ts import MAX_TS, Ts
+
+NEVER = Ts(0)
+
+
+class Consistency(Enum):
+    TRANSACTION = "transaction"
+    ROW = "row"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What has been done: it survives a restart. ``ddl_ts``: all DDLs below it have run, and at it those of ``done``.
+    ``done`` are identities, in the order in which they ran."""
+
+    applied: Mapping[int, Ts] = field(default_factory=dict)  # by partition: rows up to here have been written
+    ddl_ts: Ts = NEVER
+    done: tuple[str, ...] = ()
+    epoch: int = 0  # of the last Admin event
+
+    @property
+    def lowest_ts(self) -> Ts:
+        return min(self.applied.values(), default=NEVER)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A DDL; ``seq`` orders those of one ts."""
+
+    ddl: DdlSeen
+    seq: int
+
+    @property
+    def identity(self) -> str:
+        return identity_of(self.ddl)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Rows of each of these partitions up to the ts may be written. Less may be done, as long as all end alike where
+    they are to be whole transactions."""
+
+    to: Mapping[int, Ts]
+
+
+@dataclass(frozen=True, slots=True)
+class RunDdl:
+    due: Due
+
+
+@dataclass(frozen=True, slots=True)
+class Repartition:
+    """All partitions have seen it, and what goes before it is written: from here on there are ``partitions``."""
+
+    admin: AdminSeen
+
+
+Step = Write | RunDdl | Repartition
+
+
+def identity_of(ddl: DdlSeen) -> str:
+    return f"{ddl.schema}\x00{ddl.table}\x00{ddl.query}"
+
+
+class Alignment:
+    """Of the partitions of one topic. No clock, no socket, no lock."""
+
+    def __init__(
+        self, partitions: Iterable[int], position: Position, consistency: Consistency, *, ddls_in_first_only: bool
+    ) -> None:
+        """``ddls_in_first_only``: the protocol tells of DDLs in partition 0 alone."""
+        self._consistency = consistency
+        self._ddls_in_first_only = ddls_in_first_only
+        start_ts = position.lowest_ts
+        self.position = replace(position, applied={p: position.applied.get(p, start_ts) for p in partitions})
+        self._frontier = dict(self.position.applied)
+        self._pending: list[Due] = []  # in the order in which they run
+        self._admins: dict[int, tuple[AdminSeen, set[int]]] = {}  # by epoch: which partitions have seen it
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        return frozenset(self._frontier)
+
+    def frontier_ts(self, partition: int) -> Ts:
+        return self._frontier[partition]
+
+    @property
+    def lowest_frontier_ts(self) -> Ts:
+        return min(self._frontier.values())
+
+    @property
+    def pending(self) -> tuple[Due, ...]:
+        return tuple(self._pending)
+
+    # What the partitions say.
+
+    def resolve(self, partition: int, seen: ResolvedSeen) -> None:
+        """One that goes back is an old one, told again."""
+        self._advance(partition, seen.ts)
+
+    def learn(self, partition: int, seen: DdlSeen, nth: int) -> None:
+        """``nth``: of the DDLs with this ts, as the partition has them in a row."""
+        self._advance(partition, seen.ts)
+        if not seen.query or self._has_run(seen):
+            return
+        due = Due(seen, nth)
+        if any(each.ddl.ts == seen.ts and each.identity == due.identity for each in self._pending):
+            return
+        self._pending.append(due)
+        self._pending.sort(key=lambda each: (each.ddl.ts, each.seq))
+
+    def admit(self, partition: int, seen: AdminSeen) -> None:
+        if seen.epoch <= self.position.epoch:
+            return
+        known, by = self._admins.setdefault(seen.epoch, (seen, set()))
+        by.add(partition)
+        if known.ts is not None:
+            self._advance(partition, known.ts)
+
+    def _has_run(self, seen: DdlSeen) -> bool:
+        at = self.position
+        return seen.ts < at.ddl_ts or (seen.ts == at.ddl_ts and identity_of(seen) in at.done)
+
+    def _advance(self, partition: int, ts: Ts) -> None:
+        if partition in self._frontier:
+            self._frontier[partition] = max(self._frontier[partition], ts)
+
+    # What may be done.
+
+    def step(self) -> Step | None:
+        """None: nothing before more has been read."""
+        to = self._writable()
+        if to:
+            return Write(to)
+        applied, due = self.position.applied, self._pending[0] if self._pending else None
+        if due is not None and all(ts >= due.ddl.ts for ts in applied.values()):
+            return RunDdl(due)
+        admin = self._next_admin()
+        if admin is not None and (admin.ts is None or all(ts >= admin.ts for ts in applied.values())):
+            return Repartition(admin)
+        return None
+
+    def _writable(self) -> dict[int, Ts]:
+        stop_ts = self._pending[0].ddl.ts if self._pending else MAX_TS
+        limits = {p: min(ts, stop_ts) for p, ts in self._frontier.items()}
+        if self._consistency is Consistency.TRANSACTION:
+            limits = dict.fromkeys(limits, min(limits.values(), default=NEVER))
+        elif self._ddls_in_first_only and 0 in self._frontier:  # another cannot know what is behind a DDL
+            limits = {p: min(ts, self._frontier[0]) for p, ts in limits.items()}
+        return {p: ts for p, ts in limits.items() if ts > self.position.applied[p]}
+
+    def _next_admin(self) -> AdminSeen | None:
+        for epoch in sorted(self._admins):
+            admin, by = self._admins[epoch]
+            if by >= self.partitions:
+                return admin
+        return None
+
+    # What has been done.
+
+    def written(self, to: Mapping[int, Ts]) -> None:
+        applied = {p: max(ts, to.get(p, NEVER)) for p, ts in self.position.applied.items()}
+        self.position = replace(self.position, applied=applied)
+
+    def ran(self, due: Due) -> None:
+        self._pending.remove(due)
+        at = self.position
+        done = (*at.done, due.identity) if due.ddl.ts == at.ddl_ts else (due.identity,)
+        self.position = replace(at, ddl_ts=due.ddl.ts, done=done)
+
+    def repartitioned(self, admin: AdminSeen) -> None:
+        """From here on there are as many partitions as it says. New ones begin where the others are."""
+        at_ts = self.position.lowest_ts if admin.ts is None else admin.ts
+        wanted = range(admin.partitions)
+        applied = {p: self.position.applied.get(p, at_ts) for p in wanted}
+        self._frontier = {p: max(self._frontier.get(p, at_ts), applied[p]) for p in wanted}
+        self._admins = {epoch: seen for epoch, seen in self._admins.items() if epoch > admin.epoch}
+        self.position = replace(self.position, applied=applied, epoch=admin.epoch)

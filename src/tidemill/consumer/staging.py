@@ -1,0 +1,263 @@
+"""Rows on disk until their turn comes: read from a partition, but not yet due.
+
+    listener ── rows of one table, of some messages ──► a file each ──► StagedRows, a part of a unit ──► executors
+
+A file holds what some messages of one partition said of one table, in their order. Only when it was written, and
+between which ts its rows lie, is kept in memory, with the commit-ts of each row. After a crash the files are of no use:
+their messages are read again.
+
+Rows of a table come in any order from several partitions, and some come twice. Executors sort them by commit-ts, with
+deletes before updates before inserts, and drop copies: changes with the same ts, kind and handle key.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.errors import InvariantError, SinkError
+from tidemill.flow.reader import RowsSeen
+from tidemill.model.progress import Window
+from tidemill.model.receipt import Undecodable
+from tidemill.model.row import RowBatch, RowOp, arrow_schema
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts, show
+from tidemill.private import make_private, open_private
+
+_ROWS_A_STEP = 65_536
+_RANK = np.array([0, 2, 1, 0], np.int8)  # by RowOp: deletes, then updates, then inserts
+_HEAD = pa.schema([("op", pa.uint8()), ("start_ts", pa.uint64()), ("commit_ts", pa.uint64())])
+
+TableName = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """One file."""
+
+    partition: int
+    first_offset: int  # of the messages
+    path: Path
+    table: TableInfo
+    commit_ts: npt.NDArray[np.uint64]
+    bytes: int
+
+    def rows_in(self, window: Window) -> npt.NDArray[np.uint64]:
+        low, high = window
+        return self.commit_ts[(self.commit_ts > low) & (self.commit_ts <= high)]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """The rows of one table in files, each with the window of its partition. Small and picklable."""
+
+    table: TableInfo
+    files: tuple[tuple[str, Window], ...]
+
+    def read(self, aside: list[Undecodable] | None = None) -> Iterator[RowBatch]:
+        """Runs on executors: in commit order, each change once."""
+        found = [_read(Path(path), self.table, window) for path, window in self.files]
+        whole = in_order(joined([rows for rows in found if len(rows)], self.table))
+        for first in range(0, len(whole), _ROWS_A_STEP):
+            yield taken(whole, np.arange(first, min(first + _ROWS_A_STEP, len(whole))))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to write next: every row of ``parts``, up to ``to`` in each partition."""
+
+    to: Mapping[int, Ts]
+    parts: tuple[StagedRows, ...]
+    rows: int
+
+
+@dataclass(slots=True)
+class Staging:
+    """The files of all partitions. Runs in the consumer; blocks for the disk."""
+
+    folder: Path
+    _files: list[_Staged] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        make_private(self.folder)
+        for path in self.folder.glob("*.rows"):
+            path.unlink()
+
+    @property
+    def rows(self) -> int:
+        return sum(len(each.commit_ts) for each in self._files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self._files)
+
+    def add(self, partition: int, first_offset: int, seen: Iterable[RowsSeen], above_ts: Ts) -> int:
+        """Rows of messages whose first has this offset. What is at or below ``above_ts`` has been written before.
+        Returns how many are staged."""
+        staged = 0
+        for each in seen:
+            rows = each.rows
+            new = np.flatnonzero(rows.commit_ts > above_ts)
+            if not len(new):
+                continue
+            rows = rows if len(new) == len(rows) else taken(rows, new)
+            path = self.folder / f"{partition}-{next(self._numbers)}.rows"
+            size = _write(path, rows)
+            self._files.append(_Staged(partition, first_offset, path, rows.table, rows.commit_ts, size))
+            staged += len(rows)
+        return staged
+
+    def plan(self, from_to: Mapping[int, Window], most_rows: int, *, is_whole: bool) -> Plan:
+        """Rows in these windows, one per partition, about ``most_rows`` of them. ``is_whole``: all windows end alike,
+        so that no transaction is torn. A table's rows have one schema: where that changes, the windows end before."""
+        windows = dict(from_to)
+        for end_ts in self._ends(windows, most_rows):
+            windows = {p: (low, max(low, min(high, end_ts))) for p, (low, high) in windows.items()}
+        tables: dict[TableName, list[_Staged]] = {}
+        rows = 0
+        for each in self._files:
+            found = len(each.rows_in(windows[each.partition])) if each.partition in windows else 0
+            if found:
+                tables.setdefault((each.table.schema, each.table.name), []).append(each)
+                rows += found
+        for (schema, name), files in tables.items():
+            if len({each.table for each in files}) > 1:
+                end_ts = max(high for _, high in windows.values())
+                raise SinkError(
+                    f"messages of one transaction, at {show(end_ts)}, tell of table {schema}.{name} in two forms. They "
+                    "are not of one changefeed: give each a topic of its own, or begin behind them."
+                )
+        parts = tuple(
+            StagedRows(files[0].table, tuple((str(f.path), windows[f.partition]) for f in files))
+            for files in tables.values()
+        )
+        if is_whole and len({high for _, high in windows.values()}) > 1:
+            raise InvariantError(f"transactions would be torn: {windows}. Report it.")
+        return Plan({p: high for p, (low, high) in windows.items() if high > low}, parts, rows)
+
+    def _ends(self, windows: Mapping[int, Window], most_rows: int) -> Iterator[Ts]:
+        """Where windows have to end: behind enough rows, and before a table's schema changes."""
+        within = [(f, f.rows_in(windows[f.partition])) for f in self._files if f.partition in windows]
+        within = [(f, ts) for f, ts in within if len(ts)]
+        all_ts = np.concatenate([ts for _, ts in within]) if within else np.zeros(0, np.uint64)
+        if len(all_ts) > most_rows:
+            yield Ts(int(np.partition(all_ts, most_rows - 1)[most_rows - 1]))
+        first: dict[TableName, dict[TableInfo, int]] = {}
+        for each, ts in within:
+            known = first.setdefault((each.table.schema, each.table.name), {})
+            known[each.table] = min(known.get(each.table, int(ts.max())), int(ts.min()))
+        for versions in first.values():
+            if len(versions) > 1:
+                begins = sorted(versions.values())
+                yield Ts(max(begins[0], begins[1] - 1))
+
+    def oldest_offset(self, partition: int, above_ts: Ts) -> int | None:
+        """Of the first message of a partition with a row above the ts; None: there is none."""
+        found = (f.first_offset for f in self._files if f.partition == partition and (f.commit_ts > above_ts).any())
+        return min(found, default=None)
+
+    def release(self, applied: Mapping[int, Ts]) -> None:
+        """Rows up to here have been written, for good."""
+        kept = []
+        for each in self._files:
+            if each.partition in applied and not (each.commit_ts > applied[each.partition]).any():
+                each.path.unlink(missing_ok=True)
+            else:
+                kept.append(each)
+        self._files = kept
+
+    def drop(self, partition: int) -> None:
+        """A partition is read anew, or not any more."""
+        for each in self._files:
+            if each.partition == partition:
+                each.path.unlink(missing_ok=True)
+        self._files = [each for each in self._files if each.partition != partition]
+
+
+def taken(rows: RowBatch, order: npt.NDArray[np.int64]) -> RowBatch:
+    """These changes, in this order."""
+    has_new, has_old = rows.op != RowOp.DELETE, rows.op != RowOp.INSERT
+    new, old = np.cumsum(has_new) - 1, np.cumsum(has_old) - 1
+    return replace(
+        rows,
+        op=rows.op[order],
+        start_ts=rows.start_ts[order],
+        commit_ts=rows.commit_ts[order],
+        new=rows.new.take(pa.array(new[order[has_new[order]]])),
+        old=rows.old.take(pa.array(old[order[has_old[order]]])),
+    )
+
+
+def joined(batches: Sequence[RowBatch], table: TableInfo) -> RowBatch:
+    if not batches:
+        schema = arrow_schema(table)
+        empty = pa.RecordBatch.from_pylist([], schema)
+        return RowBatch(
+            table, table.id, np.zeros(0, np.uint8), np.zeros(0, np.uint64), np.zeros(0, np.uint64), empty, empty
+        )
+    return replace(
+        batches[0],
+        op=np.concatenate([b.op for b in batches]),
+        start_ts=np.concatenate([b.start_ts for b in batches]),
+        commit_ts=np.concatenate([b.commit_ts for b in batches]),
+        new=pa.concat_batches([b.new for b in batches]),
+        old=pa.concat_batches([b.old for b in batches]),
+    )
+
+
+def in_order(rows: RowBatch) -> RowBatch:
+    """By commit-ts, deletes before updates before inserts; of copies the first."""
+    order = np.lexsort((_RANK[rows.op], rows.commit_ts))
+    rows = taken(rows, order)
+    is_copy = _copies(rows)
+    return taken(rows, np.flatnonzero(~is_copy)) if is_copy.any() else rows
+
+
+def _copies(rows: RowBatch) -> npt.NDArray[np.bool_]:
+    """Changes that stand there already: the same ts, kind and key. A row changes once in a transaction, unless its key
+    is given to another; then one is a delete."""
+    is_copy = np.zeros(len(rows), np.bool_)
+    places = [rows.table.stored_columns.index(column) for column in rows.table.handle_key]
+    if len(np.unique(rows.commit_ts)) == len(rows) or not places:
+        return is_copy
+    has_old = rows.op != RowOp.INSERT
+    old, new = np.cumsum(has_old) - 1, np.cumsum(rows.op != RowOp.DELETE) - 1
+    image = np.where(has_old, old, len(rows.old) + new)  # an update is known by the key it had
+    columns = {"ts": pa.array(rows.commit_ts), "op": pa.array(rows.op), "place": pa.array(np.arange(len(rows)))}
+    for place in places:
+        both = pa.concat_arrays([rows.old.column(place), rows.new.column(place)])
+        columns[f"k{place}"] = both.take(pa.array(image))
+    keys = [name for name in columns if name != "place"]
+    firsts = pa.table(columns).group_by(keys).aggregate([("place", "min")])["place_min"].to_numpy()
+    is_copy[:] = True
+    is_copy[firsts] = False
+    return is_copy
+
+
+def _write(path: Path, rows: RowBatch) -> int:
+    head = pa.record_batch([rows.op, rows.start_ts, rows.commit_ts], schema=_HEAD)
+    with open_private(path, "wb") as file:
+        for batch in (head, rows.new, rows.old):
+            with pa.ipc.new_stream(file, batch.schema) as stream:
+                stream.write_batch(batch)
+        return file.tell()
+
+
+def _read(path: Path, table: TableInfo, window: Window) -> RowBatch:
+    with path.open("rb") as file:
+        head, new, old = (_one(pa.ipc.open_stream(file)) for _ in range(3))
+    op, start_ts, commit_ts = (head.column(place).to_numpy() for place in range(3))
+    rows = RowBatch(table, table.id, op, start_ts, commit_ts, new, old)
+    low, high = window
+    within = np.flatnonzero((commit_ts > low) & (commit_ts <= high))
+    return rows if len(within) == len(rows) else taken(rows, within)
+
+
+def _one(stream: pa.RecordBatchStreamReader) -> pa.RecordBatch:
+    found = list(stream)
+    return found[0] if found else pa.RecordBatch.from_pylist([], stream.schema)
