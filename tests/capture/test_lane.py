@@ -208,6 +208,33 @@ def test_rows_are_counted_before_the_checkpoint_that_covers_them_is_seen(play: C
     play(story)
 
 
+def test_a_table_behind_that_a_restart_hears_of_late_is_read_from_where_it_was(
+    upstream: EmbeddedUpstream, session: SqlSession, tmp_path: Path
+) -> None:
+    """Most tables have passed its creation; that DDL is known again only after where the tables are has been saved."""
+
+    async def scenario() -> None:
+        async with PdClient(upstream.pd_address) as pd:
+            before_ts = await pd.get_ts()
+            await asyncio.to_thread(session.execute, "create table shop.late (id int primary key)")
+            created_ts = await pd.get_ts()
+            tables = {table.name: table.id for table in (await schema_at(pd, created_ts)).tables()}
+            await asyncio.to_thread(session.execute, "insert into shop.late values (7)")
+            behind = {str(tables["t"]): before_ts, str(tables["late"]): created_ts}
+            base_ts = await pd.get_ts()
+            state = replace(new_state(pd, before_ts), base_ts=base_ts, behind=behind, ddl_ts=created_ts)
+            schema = await schema_at(pd, before_ts)
+            async with feeding(pd, schema, state, tmp_path) as feed, asyncio.timeout(PATIENCE_SECONDS):
+                saved = {feed.lane.name: 1 << 30}  # nothing has been heard from the upstream by now
+                feed.lane.obey(replace(feed.owner.orders, saved=saved))
+                batch = await feed.begin()
+                (unit,) = await feed.lane.batches.units(batch)
+                assert unit.slices is not None
+                assert (unit.slices.rows, batch.extent.of(tables["late"])[0]) == (1, created_ts)
+
+    asyncio.run(scenario())
+
+
 def test_of_two_attempts_that_wrote_the_same_batch_the_older_commits_nothing(play: Callable[..., None]) -> None:
     async def story(feed: Feed, sink: GatedSink) -> None:
         lane = feed.lane

@@ -77,6 +77,7 @@ class Lane:
         self._is_closed = False
         self._written_ts = written_ts or Ts(0)
         self._reports = Reports(name, link)
+        self._durable: Checkpoints | None = None  # what is not yet let go of
         self._queue = BarrierQueue()
         self.pacer = Pacer(self.admission.bounds, clock)
         self.totals = totals or Totals()
@@ -119,6 +120,7 @@ class Lane:
         self.intake.follow(self.progress.at)
         if changes:
             self.progress = replace(self.progress, barriers=self._barriers())
+        self._release()
         self.turn()
 
     def obey(self, orders: Orders) -> None:
@@ -132,13 +134,20 @@ class Lane:
             target_ts=orders.target_ts,
             is_stopping=orders.is_stopping,
         )
-        durable = self._reports.saved(orders.saved.get(self.name, 0))
-        if durable is not None and not self._is_closed:
-            self.intake.release(durable)
+        self._durable = self._reports.saved(orders.saved.get(self.name, 0)) or self._durable
+        self._release()
         if orders.is_over:
             self._reports.give_up()
         if not self._is_closed:
             self.turn()
+
+    def _release(self) -> None:
+        """Let go of what is durable. Not after a restart before the tables are known again that most have passed: one
+        that is behind may come with a DDL below, and is read from there."""
+        durable = self._durable
+        if durable is not None and durable.base_ts <= self.progress.schema_ts and not self._is_closed:
+            self.intake.release(durable)
+            self._durable = None
 
     def hold(self, ts: Ts | None) -> None:
         """Take nothing above ``ts`` until further notice; None: go on."""
