@@ -19,7 +19,7 @@ from tidemill.model.event import Unreadable
 
 Message = tuple[bytes | None, bytes]
 # As recorded from TiCDC, and the reader of it.
-PROTOCOLS = {"open-protocol": "open-protocol"}
+PROTOCOLS = {"open-protocol": "open-protocol", "canal-json-tidb": "canal-json"}
 
 
 @cache

@@ -23,6 +23,7 @@ PROPERTIES = (
     "tests/flow/encoder/test_csv.py",
     "tests/flow/encoder/test_open_protocol.py",
     "tests/flow/reader/test_open_protocol.py",
+    "tests/flow/reader/test_canal_json.py",
     "tests/columnar/test_go_quoted.py",
     "tests/columnar/test_gather.py",
     "tests/columnar/test_checksum.py",

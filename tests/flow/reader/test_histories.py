@@ -13,7 +13,7 @@ from tidemill.flow.reader.registry import READERS
 from tidemill.model.event import DdlSeen, ResolvedSeen
 from tidemill.model.ts import Ts
 
-PROTOCOLS = {"open-protocol": "open-protocol"}  # as recorded, and the reader of it
+PROTOCOLS = {"open-protocol": "open-protocol", "canal-json-tidb": "canal-json"}  # as recorded, and the reader of it
 
 
 def read(name: str, protocol: str, kind: str) -> tuple[Events, list[dict[str, Any]]]:
@@ -33,19 +33,34 @@ def test_every_row_is_what_ticdc_had_decoded(name: str, protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", NAMES)
-def test_flags_and_types_of_columns_are_what_ticdc_says(name: str, protocol: str) -> None:
+def test_types_of_columns_are_what_ticdc_says(name: str, protocol: str) -> None:
     events, messages = read(name, protocol, "row")
     rows = oracle_rows(load(name))
     for seen in events.rows:
         told = rows[messages[int(seen.message[0])]["seq"]]
-        columns = {c["name"]: c for c in told["columns"] or told["pre_columns"]}
+        columns = told["columns"] or told["pre_columns"]
         table = seen.rows.table
         assert table.full_name == f"{told['schema']}.{told['table']}"
-        assert {(c.name, int(c.type)) for c in table.columns} == {(c["name"], c["type"]) for c in columns.values()}
-        keys = {name for name, c in columns.items() if c["flag"] & 2}
-        assert {column.name for column in table.handle_key} == keys
-        assert {c.name for c in table.columns if c.is_unsigned} == {n for n, c in columns.items() if c["flag"] & 128}
-        assert {c.name for c in table.columns if not c.is_not_null} == {n for n, c in columns.items() if c["flag"] & 64}
+        assert {(c.name, int(c.type)) for c in table.columns} == {(c["name"], c["type"]) for c in columns}
+        assert {c.name for c in table.columns if c.is_unsigned} == _flagged(columns, 128)
+        assert {c.name for c in table.primary_key} == _flagged(columns, 8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_flags_of_the_open_protocol_are_what_ticdc_says(name: str) -> None:
+    events, messages = read(name, "open-protocol", "row")
+    rows = oracle_rows(load(name))
+    for seen in events.rows:
+        told = rows[messages[int(seen.message[0])]["seq"]]
+        columns = told["columns"] or told["pre_columns"]
+        table = seen.rows.table
+        assert {column.name for column in table.handle_key} == _flagged(columns, 2)
+        assert {c.name for c in table.columns if c.is_generated} == _flagged(columns, 4)
+        assert {c.name for c in table.columns if not c.is_not_null} == _flagged(columns, 64)
+
+
+def _flagged(columns: list[dict[str, Any]], flag: int) -> set[str]:
+    return {column["name"] for column in columns if column["flag"] & flag}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

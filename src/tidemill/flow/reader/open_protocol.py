@@ -20,8 +20,8 @@ from tidemill.flow.reader.documents import NO_JSON, Found, Refused, Shapes
 from tidemill.flow.reader.frames import Frames, taken_apart
 from tidemill.flow.reader.port import Events, Received, RowsSeen
 from tidemill.flow.reader.shape import Hole, Path, UnclearError, parse
-from tidemill.flow.reader.tables import ColumnSeen, table_seen
-from tidemill.flow.reader.weave import Part, weave
+from tidemill.flow.reader.tables import ColumnSeen, TablesSeen
+from tidemill.flow.reader.weave import Part, part_of, weave
 from tidemill.model.event import DdlSeen, Mark, ResolvedSeen, Unreadable
 from tidemill.model.row import RowOp, arrow_type
 from tidemill.model.table import STRING_TYPES, ColumnInfo, ColumnType, TableInfo
@@ -30,8 +30,6 @@ from tidemill.model.ts import Ts
 _ROW, _DDL, _RESOLVED = 1, 2, 3
 _BINARY, _HANDLE, _GENERATED, _PRIMARY, _UNIQUE, _MULTIPLE, _NULLABLE, _UNSIGNED = (1 << n for n in range(8))
 _BASE64 = frozenset({ColumnType.TINYBLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.BLOB})
-_MOST_TABLES = 4096  # that are remembered
-_NO_HOLES = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class OpenProtocolReader:
     def __init__(self) -> None:
         self._keys = Shapes(_is_key_hole, _describe_key)
         self._values = Shapes(_is_value_hole, _describe_value)
-        self._tables: dict[tuple[_Owner, frozenset[ColumnSeen]], TableInfo] = {}
+        self._tables = TablesSeen()
 
     def read(self, received: Received) -> Events:
         frames = taken_apart(received)
@@ -123,8 +121,9 @@ class OpenProtocolReader:
         found, refused = self._values.find(frames.values, events, (owner.schema, owner.table))
         by_table: dict[int, tuple[TableInfo, list[Part]]] = {}
         for each in found:
-            table = self._table(owner, each.meaning.columns)
-            by_table.setdefault(id(table), (table, []))[1].append(_part(table, each))
+            table = self._tables.get(owner.schema, owner.table, each.meaning.columns, owner.physical_id)
+            value = each.meaning
+            by_table.setdefault(id(table), (table, []))[1].append(part_of(table, each, value.op, value.new, value.old))
         rows = []
         for table, parts in by_table.values():
             woven = weave(table, owner.physical_id, frames.values.data, parts, commit_ts, _decode)
@@ -133,16 +132,6 @@ class OpenProtocolReader:
                 rows.append(RowsSeen(woven.batch, frames.message[woven.rows], owner.is_partial, owner.claim))
         marks += _refusals(frames, refused, f"a row of table {owner.schema}.{owner.table}")
         return rows
-
-    def _table(self, owner: _Owner, columns: tuple[ColumnSeen, ...]) -> TableInfo:
-        """One object per table and set of columns, in whatever order messages name them."""
-        key = (owner, frozenset(columns))
-        known = self._tables.get(key)
-        if known is None:
-            if len(self._tables) >= _MOST_TABLES:
-                self._tables.clear()
-            known = self._tables[key] = table_seen(owner.schema, owner.table, columns, owner.physical_id)
-        return known
 
 
 def _refusals(frames: Frames, refused: Sequence[Refused], what: str) -> list[tuple[int, Mark]]:
@@ -242,20 +231,6 @@ def _holes(member: str, image: dict[str, Any], places: dict[Path, int]) -> dict[
         if hole < 0:
             raise UnclearError(f"column {name} has no value, or one that is no string, number or null")
     return found
-
-
-def _part(table: TableInfo, found: Found[_Value]) -> Part:
-    names = [column.name for column in table.stored_columns]
-    op, new, old = found.meaning.op, found.meaning.new, found.meaning.old
-    return Part(
-        op,
-        found.rows,
-        found.from_,
-        found.to,
-        found.tokens,
-        _NO_HOLES if op is RowOp.DELETE else np.array([new[name] for name in names]),
-        _NO_HOLES if op is RowOp.INSERT else np.array([old.get(name, -1) for name in names]),
-    )
 
 
 def _decode(column: ColumnInfo, cells: Cells) -> pa.Array:

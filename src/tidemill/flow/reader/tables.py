@@ -16,6 +16,7 @@ from tidemill.model.table import (
 from tidemill.model.ts import Ts
 
 _TEXT = STRING_TYPES | {ColumnType.ENUM, ColumnType.SET}
+_MOST_TABLES = 4096  # that are remembered
 UNKNOWN_EXPRESSION = "?"  # of a generated column whose expression the protocol does not say
 
 
@@ -51,6 +52,22 @@ def table_seen(schema: str, name: str, columns: Sequence[ColumnSeen], physical_i
         _indexes(columns),
         partitions=(PartitionInfo(physical_id, ""),) if physical_id else (),
     )
+
+
+class TablesSeen:
+    """Remembers tables: the same one, with the same columns in whatever order, is the same object."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, int, frozenset[ColumnSeen]], TableInfo] = {}
+
+    def get(self, schema: str, name: str, columns: Sequence[ColumnSeen], physical_id: int = 0) -> TableInfo:
+        key = (schema, name, physical_id, frozenset(columns))
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _MOST_TABLES:
+                self._known.clear()
+            known = self._known[key] = table_seen(schema, name, columns, physical_id)
+        return known
 
 
 def _column(place: int, seen: ColumnSeen) -> ColumnInfo:

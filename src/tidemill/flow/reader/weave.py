@@ -3,8 +3,9 @@
 Only the places of values are moved; each column is then decoded at once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from tidemill.columnar.jit import Bytes, Longs
 from tidemill.flow.reader.cells import Cells
+from tidemill.flow.reader.documents import Found
 from tidemill.model.row import RowBatch, RowOp, arrow_schema
 from tidemill.model.table import ColumnInfo, TableInfo
 
@@ -31,6 +33,21 @@ class Part:
     tokens: Bytes
     new: Longs
     old: Longs
+
+
+def part_of(table: TableInfo, found: Found[Any], op: RowOp, new: Mapping[str, int], old: Mapping[str, int]) -> Part:
+    """``new`` and ``old`` give holes by column; what they leave out is the same in the other image."""
+    names = [column.name for column in table.stored_columns]
+    none = np.empty(0, np.int64)
+    return Part(
+        op,
+        found.rows,
+        found.from_,
+        found.to,
+        found.tokens,
+        none if op is RowOp.DELETE else np.array([new.get(name, -1) for name in names], np.int64),
+        none if op is RowOp.INSERT else np.array([old.get(name, -1) for name in names], np.int64),
+    )
 
 
 @dataclass(frozen=True, slots=True)
