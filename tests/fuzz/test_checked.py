@@ -15,13 +15,15 @@ from tests.fuzz import met
 from tests.fuzz.mutate import ROUNDS, SEED
 
 ROOT = Path(__file__).parent.parent.parent
-CASES = ("tests/fuzz/wire.py", "tests/fuzz/rows.py", "tests/fuzz/stores.py")
+CASES = ("tests/fuzz/wire.py", "tests/fuzz/rows.py", "tests/fuzz/stores.py", "tests/fuzz/messages.py")
 # Properties that are worth being held with checks as well: they meet the rest of the loops.
 PROPERTIES = (
     "tests/upstream/feed/test_matcher.py",
     "tests/flow/encoder/test_canal_json.py",
     "tests/flow/encoder/test_csv.py",
     "tests/flow/encoder/test_open_protocol.py",
+    "tests/flow/reader/test_open_protocol.py",
+    "tests/flow/reader/test_canal_json.py",
     "tests/columnar/test_go_quoted.py",
     "tests/columnar/test_gather.py",
     "tests/columnar/test_checksum.py",

@@ -1,0 +1,15 @@
+"""Which protocols can be read back."""
+
+from collections.abc import Callable, Mapping
+
+from tidemill.flow.encoder.canal_json import CanalJson
+from tidemill.flow.encoder.open_protocol import OpenProtocol
+from tidemill.flow.reader.canal_json import CanalJsonReader
+from tidemill.flow.reader.open_protocol import OpenProtocolReader
+from tidemill.flow.reader.port import Reader
+
+READERS: Mapping[str, Callable[[], Reader]] = {
+    OpenProtocol.name: OpenProtocolReader,
+    CanalJson.name: CanalJsonReader,
+}
+"""By the protocol's name; each call gives a reader for one partition."""
