@@ -29,6 +29,12 @@ from tidemill.model.ts import Ts
 Rescan = Callable[[TableInfo, Sequence[int], Ts], Iterator[RowBatch]]
 
 
+class SharingRule(Protocol):
+    """Says of which tables the changes in a batch may come in several units, each those of a range of row keys."""
+
+    def allows(self, table: TableInfo) -> bool: ...
+
+
 class Sharing(Enum):
     """Whether the changes of a table in a batch may come in several units, each those of a range of row keys."""
 
@@ -57,10 +63,10 @@ class Traits:
     needs_tables: bool = False  # before an initial copy
     copies_by_region: bool = False  # an initial copy may come in many units a table, at the same time
     copies_at_once: bool = False  # an initial copy of a table has to come in one unit
-    sharing: Sharing = Sharing.NEVER
+    sharing: SharingRule = Sharing.NEVER
     least_sharers: int = 2  # tasks; each share reads all, so where reading is much of the work, few gain nothing
 
-    def sharing_among(self, tasks: int) -> Sharing:
+    def sharing_among(self, tasks: int) -> SharingRule:
         return self.sharing if tasks >= self.least_sharers else Sharing.NEVER
 
 
