@@ -240,8 +240,9 @@ class Changefeed:
         opened = self._opened = await self._opening.run(self._pd)
         options, store = self._options, opened.feed.store
         owner = ChangefeedOwner(
-            opened.feed, opened.sink, opened.state, self._states, target_ts=options.target_ts, config=options.config
-        )
+            opened.feed, opened.sink, opened.state, self._states, target_ts=options.target_ts, config=options.config,
+            orders_ddls=self._traits.orders_ddls,
+        )  # fmt: skip
         owner.left_out.note(store.tables())
         if opened.state.copied is not None:
             writer = await asyncio.to_thread(

@@ -10,7 +10,7 @@ keeps the sink's state. It has one or more *writers*, each with some of its tabl
 machines. All of them use one downstream at the same time, and share nothing but that and what is said here.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from enum import Enum
@@ -64,6 +64,7 @@ class Traits:
     copies_by_region: bool = False  # an initial copy may come in many units a table, at the same time
     copies_at_once: bool = False  # an initial copy of a table has to come in one unit
     sharing: SharingRule = Sharing.NEVER
+    orders_ddls: bool = False  # no row of any table may come for the first time behind a later DDL
     least_sharers: int = 2  # tasks; each share reads all, so where reading is much of the work, few gain nothing
 
     def sharing_among(self, tasks: int) -> SharingRule:
@@ -117,6 +118,10 @@ class OwnerSink(Protocol):
         """Begin a term: what an earlier owner of this changefeed still does (ddl, sync, publish) has no effect from
         here on; it gets SupersededError. May be called again in the term. Refuses another changefeed's target by
         name."""
+
+    def know(self, tables: Iterable[TableInfo]) -> None:
+        """At the start, after ``begin``: all tables that are captured, with the columns that go out. Raises a
+        UsageError for one that the sink was asked to write in a way that does not fit it. Of later ones DDLs tell."""
 
     def fence(self, writers: Collection[str] | None = None) -> None:
         """End every generation of these writers; None: of all writers of this changefeed, also those that nobody
@@ -185,6 +190,13 @@ class SinkWriter(Protocol):
 
     def close(self) -> None:
         """Let go of connections, from any thread."""
+
+
+class AnyTable:
+    """For sinks that write all tables alike."""
+
+    def know(self, tables: Iterable[TableInfo]) -> None:
+        """Each is met when its rows come."""
 
 
 class NoSyncPoints:

@@ -8,12 +8,14 @@ use, each with the number of partitions that rows are spread over: a topic may g
 where they are all the same.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import InvariantError, SinkError
+from tidemill.flow.dispatcher.partition import Kind
 from tidemill.flow.encoder import Message
+from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.progress import Checkpoints, Window
 from tidemill.model.receipt import Receipt
@@ -27,6 +29,9 @@ from tidemill.sinks.kafka.uri import KafkaOptions
 from tidemill.sinks.port import NoSyncPoints, Rescan
 
 _STATE_FORMAT = 1
+_MOST_NAMED = 10
+
+log = get_logger("kafka")
 
 
 class KafkaOwner(NoSyncPoints):
@@ -52,6 +57,22 @@ class KafkaOwner(NoSyncPoints):
         self._cluster = found
         self._known.topic(self._options.topic)
         self._term = NEWEST.begin((self._options.changefeed, self._options.cluster_id, OWNER))
+
+    def know(self, tables: Iterable[TableInfo]) -> None:
+        """Their topics hear of the resolved-ts from the start, rows or not."""
+        loose = []
+        for table in tables:
+            destination = self._rules.destination(table)
+            self._rules.check(table)
+            self._known.topic(destination.topic)
+            if destination.rule.kind is Kind.INDEX_VALUE and not destination.rule.keeps_row_order(table):
+                loose.append(table.full_name)
+        if loose:
+            log.warning(
+                "tables with several unique keys are spread by one of them; readers have to go by the resolved-ts to "
+                "apply changes that meet in another one in their order",
+                tables=", ".join(loose[:_MOST_NAMED]), count=len(loose),
+            )  # fmt: skip
 
     def fence(self, writers: Collection[str] | None = None) -> None:
         names = None if writers is None else frozenset(writers)

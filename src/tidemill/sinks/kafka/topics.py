@@ -34,7 +34,10 @@ class Topics:
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         self._troubles: list[Any] = []  # what the client says beside its answers; the last ones count
-        self._admin = AdminClient(settings(options) | {"error_cb": self._troubles.append})
+        try:
+            self._admin = AdminClient(settings(options) | {"error_cb": self._troubles.append})
+        except KafkaException as error:
+            raise sink_error(options, "set up a client of Kafka", error.args[0]) from None
 
     def cluster_id(self) -> str:
         """The one that Kafka gave itself."""

@@ -74,6 +74,7 @@ class KafkaOptions:
             splits_updates=not self.output_raw_change_event,
             sharing=KafkaSharing(self.rules, not self.output_raw_change_event),
             least_sharers=4,
+            orders_ddls=True,
         )
 
     def dispatched(self, dispatching: Dispatching) -> "KafkaOptions":
