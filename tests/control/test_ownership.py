@@ -51,6 +51,24 @@ TWO = replace(AT_20, at={"a": at(20), "b": at(22)})
             replace(AT_20, in_transit={1: Ts(11)}, barriers=barriers((12, {1}))), False, id="its table is on its way"
         ),
         pytest.param(replace(AT_20, in_transit={2: Ts(11)}, barriers=barriers((12, {1}))), True, id="another table is"),
+        pytest.param(
+            replace(AT_20, at={"a": at(20, t2=11)}, barriers=barriers((12, {1}))), True, id="another one is behind"
+        ),
+        pytest.param(
+            replace(AT_20, at={"a": at(20, t1=12, t2=11)}, barriers=barriers((12, {1})), orders_ddls=True),
+            False,
+            id="another one is behind, and order counts",
+        ),
+        pytest.param(
+            replace(AT_20, at={"a": at(20, t1=12, t2=12)}, barriers=barriers((12, {1}), (12, {2})), orders_ddls=True),
+            True,
+            id="another one waits at the same ts, and order counts",
+        ),
+        pytest.param(
+            replace(AT_20, in_transit={2: Ts(11)}, barriers=barriers((12, {1})), orders_ddls=True),
+            False,
+            id="another one is on its way, and order counts",
+        ),
         pytest.param(replace(AT_20, barriers=barriers((21, set()))), False, id="it touches none, but lies ahead"),
         pytest.param(
             replace(AT_20, at={"a": at(20, t1=11)}, barriers=barriers((12, {1}), (15, {2}))),
@@ -63,17 +81,17 @@ TWO = replace(AT_20, at={"a": at(20), "b": at(22)})
             id="another table that catches up is not waited for",
         ),
         pytest.param(
-            replace(AT_20, at={"a": at(20, t1=12, t2=11)}, barriers=barriers((12, {1})), joins_tables=True),
+            replace(AT_20, at={"a": at(20, t1=12, t2=11)}, barriers=barriers((12, {1})), orders_ddls=True),
             False,
             id="but for a sink whose DDLs come behind the rows of all tables",
         ),
         pytest.param(
-            replace(AT_20, at={"a": at(20, t1=12, t2=12)}, barriers=barriers((12, {1})), joins_tables=True),
+            replace(AT_20, at={"a": at(20, t1=12, t2=12)}, barriers=barriers((12, {1})), orders_ddls=True),
             True,
             id="it is there as well",
         ),
         pytest.param(
-            replace(AT_20, in_transit={2: Ts(11)}, barriers=barriers((12, {1})), joins_tables=True),
+            replace(AT_20, in_transit={2: Ts(11)}, barriers=barriers((12, {1})), orders_ddls=True),
             False,
             id="or on its way",
         ),

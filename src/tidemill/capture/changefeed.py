@@ -29,6 +29,7 @@ from tidemill.capture.processor import SpanProcessor
 from tidemill.capture.summary import status_of
 from tidemill.config.changefeed import sink_parameters
 from tidemill.errors import ConfigError, InvariantError, StoppedError, UpstreamError
+from tidemill.flow.dispatcher import Dispatching
 from tidemill.flow.filter import ColumnSelector, TableFilter
 from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.log import context_of
@@ -84,7 +85,7 @@ class Changefeed:
         security = options.security if options.security is not None else options.config.security
         parse_addresses(options.pd, security)  # refused before anything is done
         from_file = sink_parameters(options.config, options.sink_uri.partition("://")[0].lower())
-        self._sink_options = sink(read_sink_uri(options.sink_uri, from_file))
+        self._sink_options = sink(read_sink_uri(options.sink_uri, from_file, Dispatching.of(options.config)))
         self._place = place_of(options.sink_uri, from_file)
         self._traits = self._sink_options.traits
         self._zone = self._traits.zone or options.zone
@@ -240,7 +241,7 @@ class Changefeed:
         options, store = self._options, opened.feed.store
         owner = ChangefeedOwner(
             opened.feed, opened.sink, opened.state, self._states, target_ts=options.target_ts, config=options.config,
-            ddls_join_tables=self._traits.ddls_join_tables,
+            orders_ddls=self._traits.orders_ddls,
         )  # fmt: skip
         owner.left_out.note(store.tables())
         if opened.state.copied is not None:

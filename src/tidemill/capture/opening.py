@@ -1,7 +1,7 @@
 """What has to be there before a changefeed can begin: its state, the upstream's past, the schema, the sink's place."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from zoneinfo import ZoneInfo
 
@@ -16,6 +16,7 @@ from tidemill.flow.schema import SchemaStore
 from tidemill.flow.schema.loader import load_schema, recovered_reader
 from tidemill.log import get_logger
 from tidemill.model.security import Security
+from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, show
 from tidemill.sinks import OwnerSink, Rescan, SinkOptions, differences
 from tidemill.upstream.gc import GcHold
@@ -71,14 +72,14 @@ class Opening:
             )
         hold = await self._hold_gc(pd, state)
         schema = await _load_schema(pd, state)
-        self._check_tables(schema, state)
+        captured = self._check_tables(schema, state)
         # The sink's own checkpoint is published after ours is saved, so it is never above it, unless it is another's.
         target = self._sink_options.named(state.changefeed_id, pd.cluster_id)
         written_ts = await pd.get_ts() if self.is_begun else None
 
         async def opened() -> OwnerSink:
             # Beside the loop: a bucket or a catalog that does not answer is waited for within the call.
-            return await asyncio.to_thread(self._open_sink, target, state)
+            return await asyncio.to_thread(self._open_sink, target, state, captured)
 
         # A new changefeed whose sink does not answer is rather told so: the URI may be wrong.
         sink = await (wait_out(opened, say_that_the_sink_is_away) if self.is_begun else opened())
@@ -90,7 +91,7 @@ class Opening:
         schema.read_recovered_with(recovered_reader(lambda: PdClient(self._options.pd, security=self._security)))
         return Opened(state, SchemaFeed(pd, schema, state.schema_ts), sink, target, written_ts)
 
-    def _open_sink(self, target: SinkOptions, state: ChangefeedState) -> OwnerSink:
+    def _open_sink(self, target: SinkOptions, state: ChangefeedState, captured: Sequence[TableInfo]) -> OwnerSink:
         """What an earlier run of it still does has no effect when this returns."""
         sink = target.open_owner(
             state.sink_state,
@@ -101,6 +102,7 @@ class Opening:
         )
         self._opened(sink)
         sink.begin()
+        sink.know(captured)
         sink.fence()
         return sink
 
@@ -167,17 +169,17 @@ class Opening:
         self.holding = asyncio.create_task(hold.keep(needed))
         return hold
 
-    def _check_tables(self, schema: SchemaStore, state: ChangefeedState) -> None:
-        """Refuse at the start what a filter says that cannot be done."""
+    def _check_tables(self, schema: SchemaStore, state: ChangefeedState) -> list[TableInfo]:
+        """Refuse at the start what a filter says that cannot be done. Gives the tables as they go out."""
         config = self._options.config
         tables, wanted = schema.tables(), TableFilter(config)
         if state.checkpoint_ts == state.start_ts:
             wanted.check_eligible(tables)  # one that came later is left out, and must not keep us from going on
         row_filter, selector = RowFilter(config), ColumnSelector(config)
-        for table in tables:
-            if wanted.captures(table):
-                row_filter.check(table)
-                selector.table(table)
+        captured = [table for table in tables if wanted.captures(table)]
+        for table in captured:
+            row_filter.check(table)
+        return [selector.table(table) for table in captured]
 
 
 def say_that_the_sink_is_away(error: SinkError) -> None:

@@ -83,7 +83,7 @@ class ChangefeedOwner:
         *,
         target_ts: Ts | None = None,
         config: ChangefeedConfig | None = None,
-        ddls_join_tables: bool = False,
+        orders_ddls: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._feed = feed
@@ -112,9 +112,9 @@ class ChangefeedOwner:
             state.ddl_ts,
             feed.resolved_ts,
             target_ts=target_ts,
+            orders_ddls=orders_ddls,
             # One below: all may have come to a sync point that was not noted any more. None lies between the tables.
             sync_ts=sink.next_barrier(Ts(state.at.base_ts - 1)),
-            joins_tables=ddls_join_tables,
         )
 
     @property

@@ -18,6 +18,7 @@ from tidemill.errors import SinkUriError
 
 DATABASES = ("mysql", "mysql+ssl", "tidb", "tidb+ssl")
 DEFAULT_PORT = 4000  # of databases
+QUEUES = ("kafka", "kafka+ssl")
 _FOLDERS = ("file", "iceberg", "delta", "blackhole")
 _BUCKETS = ("s3", "iceberg+s3", "delta+s3")
 
@@ -30,18 +31,22 @@ SHOWN = frozenset({
     "transaction-atomicity", "max-txn-row", "max-multi-update-row", "safe-mode", "time-zone", "read-timeout",
     "write-timeout", "timeout", "tidb-txn-mode", "batch-dml-enable", "multi-stmt-enable", "has-vector-type",
     "enable-sync-point", "sync-point-interval", "sync-point-retention", "changefeed", "namespace", "compression",
-    "keep-snapshots", "endpoint", "region", "force-path-style",
+    "keep-snapshots", "endpoint", "region", "force-path-style", "partition-num", "replication-factor",
+    "auto-create-topic", "max-message-bytes", "max-batch-size", "required-acks", "kafka-version", "kafka-client-id",
+    "enable-tls", "insecure-skip-verify", "sasl-mechanism", "dial-timeout",
 })  # fmt: skip
 # Those whose values are, or may be, so that only their names are shown. Of all others not even the name.
 HIDDEN = frozenset({
     "catalog", "ssl-ca", "ssl-cert", "ssl-key", "access-key", "secret-access-key", "session-token", "role-arn",
-    "external-id",
+    "external-id", "sasl-user", "sasl-password", "ca", "cert", "key",
 })  # fmt: skip
 # Those that say where the sink is.
 _PLACING = ("protocol", "endpoint", "catalog", "namespace", "changefeed")
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://(.*)", re.DOTALL)
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]*)(:\d{1,5})?")
+_BROKERS = re.compile(rf"{_HOST.pattern}(,{_HOST.pattern})*")
+_TOPIC = re.compile(r"/?[A-Za-z0-9._-]{1,249}/?")
 _LOOPBACK = re.compile(r"(?<![\w.-])(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?(?![\w.-])", re.IGNORECASE)
 _VEIL = "…"
 _ENCODE = "Write what is special in a user or password (such as / ? # @ : [ ]) in percent form, as %2F %3F %23 %40."
@@ -56,7 +61,8 @@ def safe_uri(uri: str) -> str:
     front, _, query = rest.partition("?")
     authority, slash, path = front.partition("/")
     _, at, host = authority.rpartition("@")
-    if "#" in rest or not _HOST.fullmatch(host) or _is_doubtful(scheme.lower(), at, path, query):
+    hosts = _BROKERS if scheme.lower() in QUEUES else _HOST
+    if "#" in rest or not hosts.fullmatch(host) or _is_doubtful(scheme.lower(), at, path, query):
         return f"{scheme}://{_VEIL}"
     shown = [*dict.fromkeys(_shown(pair) for pair in query.split("&") if pair)]
     shown.sort(key=_VEIL.__eq__)
@@ -67,6 +73,8 @@ def _is_doubtful(scheme: str, at: str, path: str, query: str) -> bool:
     """Whether something of a user's may stand elsewhere than before the host."""
     if scheme in _FOLDERS or scheme in _BUCKETS:
         return bool(at)
+    if scheme in QUEUES:
+        return bool(at) or "@" in query or not _TOPIC.fullmatch(path or "-")
     return bool(path) or "@" in query
 
 
@@ -81,7 +89,7 @@ def split_uri(uri: str) -> SplitResult:
     """Raises SinkUriError where it cannot be read, or only by guessing where a password ends."""
     try:
         parts = urlsplit(uri)
-        port = parts.port
+        port = parts.port if parts.scheme.lower() not in QUEUES else None
     except ValueError:
         # Without the error's own words, which quote what stands where the port should.
         raise SinkUriError(f"cannot read the sink URI {safe_uri(uri)}: {_trouble(uri)} {_ENCODE}") from None
@@ -100,9 +108,31 @@ def split_uri(uri: str) -> SplitResult:
             raise SinkUriError(f"cannot read the sink URI {safe_uri(uri)}: an '@' stands behind its host. {_ENCODE}")
         if port == 0:
             raise SinkUriError(f"the sink URI {safe_uri(uri)} names port 0. A port is a number from 1 to 65535.")
+    elif scheme in QUEUES:
+        brokers_of(parts.netloc)
     elif "@" in parts.netloc and scheme in _FOLDERS:
         raise SinkUriError(f"a sink URI of scheme {scheme!r} has no user, password or host. Write {scheme}:///….")
     return parts
+
+
+def brokers_of(netloc: str, default_port: int = 9092) -> list[str]:
+    """The addresses in the first part of a URI of a message queue, each with its port. Raises SinkUriError."""
+    if "@" in netloc:
+        raise SinkUriError(
+            "a sink URI of Kafka has no user or password before its brokers. Give sasl-user and sasl-password."
+        )
+    found = []
+    for each in netloc.split(",") if netloc else []:
+        match = _HOST.fullmatch(each)
+        if not match or not match[1]:
+            raise SinkUriError(
+                "the sink URI of Kafka names a broker that cannot be one. Write host:9092, several with commas between."
+            )
+        port = int(match[2][1:]) if match[2] else default_port
+        if not 1 <= port <= 65535:
+            raise SinkUriError(f"the sink URI names port {port} of a broker. A port is a number from 1 to 65535.")
+        found.append(f"{match[1]}:{port}")
+    return found
 
 
 def _trouble(uri: str) -> str:
@@ -119,11 +149,14 @@ def place_of(uri: str, from_file: Mapping[str, str] | None = None) -> str:
     given = {**(from_file or {}), **dict(parse_qsl(parts.query, keep_blank_values=True))}
     placing = {name: _placing(name, given[name]) for name in _PLACING if given.get(name)}
     query = "&".join(f"{name}={quote(text, safe=':/')}" for name, text in placing.items())
-    host, path = (parts.hostname or ""), quote("/" + unquote(parts.path).strip("/"), safe="/")
+    host = ",".join(brokers_of(parts.netloc)) if scheme in QUEUES else (parts.hostname or "")
+    path = quote("/" + unquote(parts.path).strip("/"), safe="/")
     if scheme in DATABASES:
         scheme, path, query = "mysql", "/", ""
         host = f"[{host}]" if ":" in host else host
         host = f"{host}:{parts.port or DEFAULT_PORT}"
+    elif scheme in QUEUES:
+        scheme = "kafka"
     elif scheme in _FOLDERS:
         host, path = "", "" if scheme == "blackhole" else path
     return f"{scheme}://{host}{path}" + (f"?{query}" if query and scheme != "blackhole" else "")
@@ -145,7 +178,7 @@ def loopbacks(place: str, *others: str) -> tuple[str, ...]:
     """Of the sink's place, and of other texts with addresses, those that lead each machine to itself."""
     parts = split_uri(place)
     endpoint = dict(parse_qsl(parts.query)).get("endpoint", "")
-    texts = ([parts.netloc] if parts.scheme in DATABASES else []) + [endpoint, *others]
+    texts = ([parts.netloc] if parts.scheme in (*DATABASES, *QUEUES) else []) + [endpoint, *others]
     return tuple(dict.fromkeys(found[0] for text in texts for found in _LOOPBACK.finditer(text)))
 
 
@@ -158,6 +191,8 @@ def differences(was: str, now: str) -> str:
 
 def _facts(place: str) -> dict[str, str]:
     parts = split_uri(place_of(place))
+    if parts.scheme in QUEUES:  # brokers come and go; which cluster they are of, they tell themselves
+        return {"kind": parts.scheme, "topic": parts.path, **dict(parse_qsl(parts.query))}
     facts = {"kind": parts.scheme, "host": parts.hostname or "", "port": str(parts.port or ""), "path": parts.path}
     if parts.scheme == "blackhole":
         return {"kind": parts.scheme}

@@ -4,9 +4,9 @@ The checkpoint of the changefeed is the lowest of all its tables', wherever they
 from one to another. It does not move while a table is missing.
 
 A DDL at F runs once each table that it touches *is* at F, that is, every row of theirs with commit-ts ≤ F is durable
-and no later one, and all others have passed F, but for those that wait for a DDL themselves. DDLs run in order. Where
-readers take a DDL for a promise about all tables (a queue's do), it waits for those, too. A sync point is noted when
-all tables are exactly there, and every DDL up to it has run.
+and no later one, and all others have passed F, but for those that wait for a DDL themselves. Where readers take a DDL
+for a promise about all tables, as a queue's do (``orders_ddls``), these have to be there as well. DDLs run in order. A
+sync point is noted when all tables are exactly there, and every DDL up to it has run.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,8 +29,8 @@ class Ownership:
     barriers: Barriers = field(default_factory=Barriers)
     in_transit: Mapping[int, Ts] = field(default_factory=dict)  # physical ids that no processor has
     target_ts: Ts | None = None
+    orders_ddls: bool = False  # each runs behind every row before it, of whatever table
     sync_ts: Ts | None = None  # where the sink wants to be told that everything is there, and nothing beyond
-    joins_tables: bool = False  # a DDL waits for all tables, not for those alone that it touches
     is_ddl_running: bool = False
     is_syncing: bool = False
     is_stopping: bool = False
@@ -61,8 +61,8 @@ class Ownership:
 
     def is_at(self, ddl: Pending) -> bool:
         """Whether every row is durable that goes before it."""
-        if self.joins_tables:
-            return self.lowest_ts >= ddl.ts
+        if self.orders_ddls and self.lowest_ts < ddl.ts:
+            return False
         if self.base_ts < ddl.ts or any(self.in_transit.get(i, MAX_TS) < ddl.ts for i in ddl.touched):
             return False
         return all(at.of(i) >= ddl.ts for at in self.at.values() for i in ddl.touched)

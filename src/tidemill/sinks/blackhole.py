@@ -12,7 +12,7 @@ from tidemill.model.receipt import Receipt
 from tidemill.model.row import LargeRows, RowBatch, flat
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks.port import NoSyncPoints
+from tidemill.sinks.port import AnyTable, NoSyncPoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def drop_messages(target: BlackholeTarget, encoded: Iterator[Encoded]) -> Receip
     return Receipt("", 0, 0, rows, size)
 
 
-class BlackholeOwner(NoSyncPoints):
+class BlackholeOwner(AnyTable, NoSyncPoints):
     """Counts what went nowhere."""
 
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:

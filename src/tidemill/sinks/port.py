@@ -10,7 +10,7 @@ keeps the sink's state. It has one or more *writers*, each with some of its tabl
 machines. All of them use one downstream at the same time, and share nothing but that and what is said here.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from enum import Enum
@@ -27,6 +27,12 @@ from tidemill.model.ts import Ts
 
 # Reads the rows of a table as of a ts, by physical ids: where a DDL changed or brought rows that no change tells of.
 Rescan = Callable[[TableInfo, Sequence[int], Ts], Iterator[RowBatch]]
+
+
+class SharingRule(Protocol):
+    """Says of which tables the changes in a batch may come in several units, each those of a range of row keys."""
+
+    def allows(self, table: TableInfo) -> bool: ...
 
 
 class Sharing(Enum):
@@ -53,16 +59,16 @@ class Traits:
     splits_large: bool = False  # in large transactions it is, which come in pieces, deletes first
     joins_partitions: bool = False  # the table partitions of a table are to come as one unit
     keeps_partitions: bool = False  # rows belong to a table partition by its id, not by their values
-    ddls_join_tables: bool = False  # a DDL is to come behind the rows of all tables up to it, not of its own alone
     joins_transactions: bool = False  # its writer is a JointWriter
     zone: str | None = None  # of TIMESTAMP values; None: as the changefeed says
     needs_tables: bool = False  # before an initial copy
     copies_by_region: bool = False  # an initial copy may come in many units a table, at the same time
     copies_at_once: bool = False  # an initial copy of a table has to come in one unit
-    sharing: Sharing = Sharing.NEVER
+    sharing: SharingRule = Sharing.NEVER
+    orders_ddls: bool = False  # no row of any table may come for the first time behind a later DDL
     least_sharers: int = 2  # tasks; each share reads all, so where reading is much of the work, few gain nothing
 
-    def sharing_among(self, tasks: int) -> Sharing:
+    def sharing_among(self, tasks: int) -> SharingRule:
         return self.sharing if tasks >= self.least_sharers else Sharing.NEVER
 
 
@@ -113,6 +119,10 @@ class OwnerSink(Protocol):
         """Begin a term: what an earlier owner of this changefeed still does (ddl, sync, publish) has no effect from
         here on; it gets SupersededError. May be called again in the term. Refuses another changefeed's target by
         name."""
+
+    def know(self, tables: Iterable[TableInfo]) -> None:
+        """At the start, after ``begin``: all tables that are captured, with the columns that go out. Raises a
+        UsageError for one that the sink was asked to write in a way that does not fit it. Of later ones DDLs tell."""
 
     def fence(self, writers: Collection[str] | None = None) -> None:
         """End every generation of these writers; None: of all writers of this changefeed, also those that nobody
@@ -189,6 +199,13 @@ class JointWriter(SinkWriter, Protocol):
     def joint_target(self, tables: Sequence[TableInfo]) -> Target:
         """Where the rows of one unit go that has rows of all these tables: whole transactions, each seen as a whole.
         They may have been written before."""
+
+
+class AnyTable:
+    """For sinks that write all tables alike."""
+
+    def know(self, tables: Iterable[TableInfo]) -> None:
+        """Each is met when its rows come."""
 
 
 class NoSyncPoints:

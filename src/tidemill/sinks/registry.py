@@ -4,23 +4,31 @@ from collections.abc import Callable, Mapping
 from urllib.parse import quote, urlsplit
 
 from tidemill.config.sink_uri import split_uri
-from tidemill.sinks import files, lake, mysql
+from tidemill.flow.dispatcher import Dispatching
+from tidemill.sinks import files, kafka, lake, mysql
 from tidemill.sinks.port import SinkOptions
 
 # The first whose schemes include the URI's, and which takes it, reads it. The last one names what is unknown.
 _SINKS: tuple[tuple[Callable[[str], bool], Callable[[str], SinkOptions]], ...] = (
     (mysql.is_mysql_uri, mysql.parse_mysql_uri),
+    (kafka.is_kafka_uri, kafka.parse_kafka_uri),
     (lake.is_lake_uri, lake.parse_lake_uri),
     (files.is_bucket_uri, files.parse_bucket_uri),
     (lambda uri: True, files.parse_sink_uri),
 )
 
 
-def read_sink_uri(uri: str, from_file: Mapping[str, str] | None = None) -> SinkOptions:
-    """``from_file`` are parameters that hold where the URI says nothing. Raises SinkUriError."""
+def read_sink_uri(
+    uri: str, from_file: Mapping[str, str] | None = None, dispatching: Dispatching | None = None
+) -> SinkOptions:
+    """``from_file`` are parameters that hold where the URI says nothing; ``dispatching`` is for message queues. Raises
+    SinkUriError, and ConfigError where ``dispatching`` makes no sense."""
     split_uri(uri)
     uri = _completed(uri, from_file or {})
-    return next(parse for takes, parse in _SINKS if takes(uri))(uri)
+    options = next(parse for takes, parse in _SINKS if takes(uri))(uri)
+    if dispatching is not None and isinstance(options, kafka.KafkaOptions):
+        return options.dispatched(dispatching)
+    return options
 
 
 def _completed(uri: str, from_file: Mapping[str, str]) -> str:

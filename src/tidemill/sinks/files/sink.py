@@ -38,12 +38,12 @@ from tidemill.sinks.files.schema_file import SchemaFile, schema_of_database
 from tidemill.sinks.files.storage import Files, StorageOptions, open_files, open_place
 from tidemill.sinks.files.target import FileTarget, write_files
 from tidemill.sinks.files.uri import SinkConfig
-from tidemill.sinks.port import NoSyncPoints, Rescan
+from tidemill.sinks.port import AnyTable, NoSyncPoints, Rescan
 
 _STATE_FORMAT = 1
 
 
-class FileOwner(NoSyncPoints):
+class FileOwner(AnyTable, NoSyncPoints):
     """The owner's half: schema files, index files, the checkpoint."""
 
     def __init__(

@@ -330,14 +330,26 @@ _REFUSED: Mapping[str, str] = {
 }
 
 _OTHER_SCHEMES = (
-    "kafka", "kafka+ssl", "pulsar", "pulsar+ssl", "gcs", "gs", "azblob", "azure", "tikv",
+    "pulsar", "pulsar+ssl", "gcs", "gs", "azblob", "azure", "tikv",
 )  # fmt: skip
 
 # Schemes whose URIs others of this package read.
-_ELSEWHERE = ("mysql", "mysql+ssl", "tidb", "tidb+ssl", "s3", "iceberg", "iceberg+s3", "delta", "delta+s3")
+_ELSEWHERE = (
+    "kafka",
+    "kafka+ssl",
+    "mysql",
+    "mysql+ssl",
+    "tidb",
+    "tidb+ssl",
+    "s3",
+    "iceberg",
+    "iceberg+s3",
+    "delta",
+    "delta+s3",
+)
 _EXAMPLES = (
     "Write mysql://user@host:3306/, file:///folder?protocol=canal-json, s3://bucket/prefix?protocol=csv, "
-    "iceberg:///warehouse, delta:///lake, or blackhole://."
+    "kafka://host:9092/topic?protocol=open-protocol, iceberg:///warehouse, delta:///lake, or blackhole://."
 )
 
 

@@ -38,12 +38,12 @@ from tidemill.sinks.lake.files import DataFile, LakeTarget, batch_of, batch_stem
 from tidemill.sinks.lake.journal import JournalFiles, write_document
 from tidemill.sinks.lake.options import CHECKPOINT, LakeOptions
 from tidemill.sinks.lake.tables import Journal
-from tidemill.sinks.port import NoSyncPoints, Rescan
+from tidemill.sinks.port import AnyTable, NoSyncPoints, Rescan
 
 _STATE_FORMAT = 1
 
 
-class LakeOwner(NoSyncPoints):
+class LakeOwner(AnyTable, NoSyncPoints):
     """The owner's half: DDLs, and how far all tables are.
 
     Rows must be mounted in UTC. ``rescan`` is needed for DDLs that change rows unseen; without it those are refused.

@@ -31,12 +31,12 @@ from tidemill.sinks.mysql.syncpoint import SyncPoints
 from tidemill.sinks.mysql.targets import Targets
 from tidemill.sinks.mysql.uri import MysqlOptions
 from tidemill.sinks.mysql.writer import MysqlTarget
-from tidemill.sinks.port import Rescan
+from tidemill.sinks.port import AnyTable, Rescan
 
 _STATE_FORMAT = 1
 
 
-class MysqlOwner:
+class MysqlOwner(AnyTable):
     """The owner's half: DDLs and sync points, in one term at a time."""
 
     def __init__(
