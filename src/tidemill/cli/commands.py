@@ -14,8 +14,16 @@ import typer
 from tidemill.errors import TidemillError
 from tidemill.startup import quick_imports
 
-_LONG_LIVED = {"run"}
-COMMANDS = ("upstream", "run", "verify", "demo", "warm", "fault")  # each is in a module of its name, under that name
+_LONG_LIVED = {"run", "consume"}
+COMMANDS = (
+    "upstream",
+    "run",
+    "consume",
+    "verify",
+    "demo",
+    "warm",
+    "fault",
+)  # each is in a module of its name, under that name
 
 
 def application(commands: Sequence[str] = COMMANDS) -> typer.Typer:

@@ -7,7 +7,7 @@ A blocking call cannot be interrupted from outside, and a signal's handler must 
 else's code (nor may PySpark's, which is installed by whoever starts Spark on the main thread). So the work has a thread
 of its own, which is asked to stop, and given up if it takes too long: everything we write is made to survive that.
 
-    first signal    ``run`` and ``upstream`` stop by themselves, with 0; any other command is given up, with 1
+    first signal    ``run``, ``consume`` and ``upstream`` stop by themselves, with 0; others are given up, with 1
     2 s later       whatever has not stopped is given up, unless it finishes its batch at hand or is still being
                     imported
     second signal   given up at once, with 1

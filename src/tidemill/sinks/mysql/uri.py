@@ -75,6 +75,7 @@ class MysqlOptions:
             needs_tables=True,
             copies_by_region=True,
             sharing=Sharing.NEVER if self.is_atomic else Sharing.ONE_KEY,
+            joins_transactions=True,
         )
 
     def named(self, changefeed: str, cluster_id: int) -> "MysqlOptions":

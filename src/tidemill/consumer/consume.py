@@ -1,0 +1,493 @@
+"""A consumer in the foreground: from the partitions of a topic to a sink.
+
+    poll ─► read ─► stage rows, tell the alignment ─┐
+         ◄───────── what may be done next ──────────┴─► beside it: a batch on Spark, a DDL, then the state is saved
+
+Messages are read on while a batch is being written. The state is saved once the sink has a batch; it says up to where
+each partition is written, and from which message on it has to be read again. So whatever dies, nothing is lost, and
+what comes twice is written once.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from zoneinfo import ZoneInfo
+
+from tidemill.clock import SYSTEM_CLOCK
+from tidemill.config.sink_uri import loopbacks, place_of
+from tidemill.consumer.alignment import (
+    NEVER,
+    Alignment,
+    Consistency,
+    Due,
+    Position,
+    Repartition,
+    RunDdl,
+    Write,
+    identity_of,
+)
+from tidemill.consumer.ddl import event_of
+from tidemill.consumer.listening import BEGINNING, Heard, Listening
+from tidemill.consumer.staging import Plan, Staging
+from tidemill.consumer.state import ConsumerDir, ConsumerState
+from tidemill.consumer.tables import Tables
+from tidemill.errors import CorruptDataError, EngineError, SinkError, StoppedError, UsageError
+from tidemill.flow.decoder import TableDecoder
+from tidemill.flow.pipeline import Pipeline, Unit
+from tidemill.flow.reader import Reader, RowsSeen
+from tidemill.flow.reader.registry import READERS
+from tidemill.log import get_logger
+from tidemill.model.event import AdminSeen, DdlSeen, Mark, ResolvedSeen, Unreadable
+from tidemill.model.progress import Checkpoints
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import MAX_TS, Ts
+from tidemill.retry import Policy
+from tidemill.sinks import OwnerSink, SinkOptions, SinkWriter, read_sink_uri
+from tidemill.sinks.kafka import KafkaOptions, parse_kafka_uri
+from tidemill.sinks.port import JointWriter
+
+if TYPE_CHECKING:  # PySpark takes its time to be imported
+    from tidemill.spark.engine import Engine
+    from tidemill.spark.session import Lease
+
+log = get_logger("consumer")
+
+_MESSAGES_A_POLL = 20_000
+_POLL_SECONDS = 0.05
+_MOST_ROWS = 100_000  # of a batch; all of one transaction in any case
+_RETRY = Policy(1.0, 10.0)
+_DDLS_IN_FIRST_ONLY = frozenset({"canal-json", "canal"})
+_WRITER = "consumer"
+_IDLE_SAVE_SECONDS = 2.0  # how often a position that moves without rows is written down
+
+Finish = Callable[[], None]  # what is left to do when something has been done beside
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeOptions:
+    kafka_uri: str = field(repr=False)
+    sink_uri: str = field(repr=False)
+    data_dir: Path
+    consistency: Consistency = Consistency.TRANSACTION
+    partitions: int | None = None  # None: as many as the topic has
+    name: str = "default"
+    zone: str = "UTC"
+    disk_bytes: int = 8 << 30
+    spark_master: str | None = None
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatus:
+    stage: str
+    rows: int
+    ddls: int
+    staged_rows: int
+    staged_bytes: int
+    applied_ts: Ts
+    resolved_ts: Ts
+
+
+class Consume:
+    """One topic into one sink. ``close`` it in any case. One thread, but for what runs beside it."""
+
+    def __init__(self, options: ConsumeOptions) -> None:
+        self._options = options
+        self._kafka = _kafka_of(options)
+        self._sink_options = _sink_of(options)
+        self._dir = ConsumerDir(options.data_dir)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="consumer")
+        self._doing: Future[Finish | None] | None = None
+        self._saved_at = SYSTEM_CLOCK.monotonic()
+        self._stopping = threading.Event()
+        self._trouble: str | None = None
+        self._ddls = 0
+        self._nth: dict[int, tuple[Ts, list[str]]] = {}  # by partition: the DDLs of its newest ts
+        self._unsettled: dict[int, list[tuple[int, DdlSeen | AdminSeen]]] = {}  # by partition, with their offsets
+        self._next_offset: dict[int, int] = {}
+        self._readers: dict[int, Reader] = {}
+        self._listening: Listening | None = None
+        self._owner: OwnerSink | None = None
+        self._writer: SinkWriter | None = None
+        self._lease: Lease | None = None
+        self._engine: Engine | None = None
+        self.last = ConsumerStatus("stopped", 0, 0, 0, 0, NEVER, NEVER)  # when it was closed
+        self.state: ConsumerState
+        self._tables: Tables
+        self._alignment: Alignment
+        self._staging: Staging
+
+    # How it begins and ends.
+
+    def start(self, should_stop: Callable[[], bool]) -> None:
+        self._dir.acquire()
+        self._listening = listening = Listening(replace(self._kafka, changefeed=self._dir.consumer_id()))
+        there = listening.partitions()
+        cluster_id = listening.cluster_id()
+        state = self._loaded(f"{cluster_id}/{self._kafka.topic}")
+        partitions = self._partitions(state, there)
+        self.state, self._tables = state, Tables(state.ids)
+        self._alignment = Alignment(
+            partitions, state.position, self._options.consistency,
+            ddls_in_first_only=self._kafka.protocol.name in _DDLS_IN_FIRST_ONLY,
+        )  # fmt: skip
+        self._staging = Staging(self._dir.staged)
+        self._open_sink(cluster_id)
+        self._start_spark(should_stop)
+        self._listen({p: state.offsets.get(p, BEGINNING) for p in partitions})
+
+    def _loaded(self, topic: str) -> ConsumerState:
+        found = self._dir.load()
+        sink = self._sink_options.safe_uri
+        if found is None:
+            return ConsumerState(topic, sink)
+        for what, was, now in (("topic", found.topic, topic), ("sink", place_of(found.sink), place_of(sink))):
+            if was != now:
+                raise UsageError(
+                    f"data-dir {self._dir.path} belongs to {what} {was}, not to {now}. Choose another --data-dir."
+                )
+        return found
+
+    def _partitions(self, state: ConsumerState, there: int) -> range:
+        wanted = len(state.position.applied) or self._options.partitions or self._kafka.partition_num or there
+        if wanted > there:
+            raise UsageError(
+                f"topic {self._kafka.topic!r} has {there} partitions, where {wanted} are to be read. Lower "
+                "--partitions."
+            )
+        return range(wanted)
+
+    def _open_sink(self, cluster_id: str) -> None:
+        number = int.from_bytes(sha256(cluster_id.encode()).digest()[:7])
+        options, at_ts = self._sink_options.named(self._dir.consumer_id(), number), self.state.position.lowest_ts
+        zone = ZoneInfo(self._options.zone) if self._options.zone != "UTC" else UTC
+        self._owner = options.open_owner(
+            self.state.sink_state, start_ts=at_ts or None, zone=zone, is_resumed=bool(self.state.offsets)
+        )
+        self._owner.begin()
+        self._writer = options.open_writer(_WRITER, zone=zone)
+        self._recover()
+
+    def _start_spark(self, should_stop: Callable[[], bool]) -> None:
+        from tidemill.spark.engine import Engine
+        from tidemill.spark.session import borrow_session
+
+        options, traits = self._options, self._sink_options.traits
+        log_path = self._dir.path / "spark.log"
+        self._lease = borrow_session(
+            options.spark_master, conf=options.spark_conf, log=log_path, should_stop=should_stop
+        )
+        self._engine = Engine(
+            self._lease, f"{options.name}-consumer", most_tasks=traits.most_tasks,
+            loopbacks=loopbacks(place_of(self._sink_options.safe_uri)),
+        )  # fmt: skip
+        self._engine.start()
+
+    def stop(self) -> None:
+        """Begin nothing new, and give up what waits for a sink that is away. From any thread."""
+        self._stopping.set()
+
+    def drain(self) -> None:
+        """Finish what is being written."""
+        while self._doing is not None:
+            self._settle(self._doing)
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.shutdown()
+        if self._listening is not None and self._engine is not None:
+            self.last = self.status()
+        for each in (self._engine, self._writer, self._owner, self._listening):
+            if each is not None:
+                each.close()
+        if self._lease is not None:
+            self._lease.release()
+        self._dir.release()
+
+    # How it moves.
+
+    def poll(self) -> None:
+        """Read some, and do what may be done, beside reading on. Raises what has stopped it."""
+        assert self._listening is not None
+        for heard in self._listening.poll(_MESSAGES_A_POLL, _POLL_SECONDS):
+            self._take(heard)
+        if self._doing is not None:
+            if not self._doing.done():
+                self._hold_back()
+                return
+            self._settle(self._doing)
+        if self._doing is None and not self._stopping.is_set():
+            self._begin()
+        self._hold_back()
+
+    def _settle(self, done: "Future[Finish | None]") -> None:
+        self._doing = None
+        finish = done.result()
+        if finish is not None:
+            finish()
+
+    def is_at(self, ts: Ts) -> bool:
+        """Whether everything up to ``ts`` is written, its DDLs included, and nothing is under way."""
+        is_idle = self._doing is None and self._alignment.position.lowest_ts >= ts
+        return is_idle and all(due.ddl.ts > ts for due in self._alignment.pending)
+
+    def status(self) -> ConsumerStatus:
+        staging, alignment = self._staging, self._alignment
+        assert self._listening is not None
+        trouble = self._trouble or self._listening.trouble
+        if self._trouble is not None:
+            stage = f"waiting for the sink ({self._trouble.partition('. ')[0]})"
+        elif self._doing is not None:
+            stage = "writing"
+        else:
+            stage = f"waiting for Kafka ({trouble})" if trouble else "waiting for resolved-ts"
+        return ConsumerStatus(
+            stage, self.state.rows, self._ddls, staging.rows, staging.bytes, alignment.position.lowest_ts,
+            alignment.lowest_frontier_ts,
+        )  # fmt: skip
+
+    def _listen(self, offsets: Mapping[int, int]) -> None:
+        assert self._listening is not None
+        self._listening.listen(offsets)
+        for partition, offset in offsets.items():
+            self._next_offset[partition] = offset
+            self._readers.setdefault(partition, READERS[self._kafka.protocol.name]())
+
+    def _hold_back(self) -> None:
+        """Read no further ahead than the disk allows: of partitions that are ahead of the slowest."""
+        assert self._listening is not None
+        if self._staging.bytes < self._options.disk_bytes:
+            self._listening.pause(())
+            return
+        slowest = self._alignment.lowest_frontier_ts
+        self._listening.pause([p for p in self._alignment.partitions if self._alignment.frontier_ts(p) > slowest])
+
+    # What messages say.
+
+    def _take(self, heard: Heard) -> None:
+        if heard.partition not in self._readers:
+            return
+        events = self._readers[heard.partition].read(heard.messages)
+        rows = [self._known(seen, heard) for seen in events.rows]
+        above_ts = self._alignment.position.applied.get(heard.partition, Ts(0))
+        self._staging.add(heard.partition, heard.first_offset, rows, above_ts)
+        for place, mark in events.marks:
+            self._mark(heard.partition, heard.offsets[place], mark)
+        self._next_offset[heard.partition] = heard.next_offset
+
+    def _known(self, seen: RowsSeen, heard: Heard) -> RowsSeen:
+        table = self._tables.known(seen.rows.table)
+        if seen.is_partial or seen.claim:
+            what = "only the key of a row" if not seen.claim else "that a row lies in external storage"
+            raise CorruptDataError(
+                f"a message of partition {heard.partition}, from offset {heard.first_offset} on, tells {what} of "
+                f"{table.full_name}. Raise max-message-bytes where it is written, and write the topic anew."
+            )
+        return replace(seen, rows=replace(seen.rows, table=table, physical_id=table.id))
+
+    def _mark(self, partition: int, offset: int, mark: Mark) -> None:
+        match mark:
+            case ResolvedSeen():
+                self._alignment.resolve(partition, mark)
+            case DdlSeen():
+                self._alignment.learn(partition, mark, self._number(partition, mark))
+                self._unsettled.setdefault(partition, []).append((offset, mark))
+            case AdminSeen():
+                self._alignment.admit(partition, mark)
+                self._unsettled.setdefault(partition, []).append((offset, mark))
+            case Unreadable(why):
+                raise CorruptDataError(
+                    f"the message at offset {offset} of partition {partition} of topic {self._kafka.topic!r} cannot be "
+                    f"read: {why}. Check that protocol= is the one it was written with, and who else writes there; "
+                    "tidemill check-topic names all such messages."
+                )
+
+    def _number(self, partition: int, ddl: DdlSeen) -> int:
+        """Of the DDLs of one ts, as they follow each other; a copy has the number of the first."""
+        ts, seen = self._nth.get(partition, (ddl.ts, []))
+        if ts != ddl.ts:
+            seen = []
+        self._nth[partition] = ddl.ts, seen
+        identity = identity_of(ddl)
+        if identity not in seen:
+            seen.append(identity)
+        return seen.index(identity)
+
+    # What is done about it, beside. Only this thread looks at the alignment and the staged rows.
+
+    def _begin(self) -> None:
+        match self._alignment.step():
+            case Write(to):
+                applied = self._alignment.position.applied
+                windows = {p: (applied[p], ts) for p, ts in to.items()}
+                is_whole = self._options.consistency is Consistency.TRANSACTION
+                plan = self._staging.plan(windows, _MOST_ROWS, is_whole=is_whole)
+                if plan.parts:
+                    self._do(self._write, plan, self._units_of(plan))
+                else:
+                    self._alignment.written(plan.to)
+            case RunDdl(due):
+                self._do(self._run_ddl, due)
+            case Repartition(admin):
+                self._repartition(admin)
+            case None:
+                pass
+        is_due = SYSTEM_CLOCK.monotonic() - self._saved_at >= _IDLE_SAVE_SECONDS
+        if self._doing is None and is_due and self._alignment.position != self.state.position:
+            self._save(None, 0)
+            self._do(self._publish)
+
+    def _do(self, work: Callable[..., "Finish | None"], *given: Any) -> None:
+        self._doing = self._thread.submit(work, *given)
+
+    def _units_of(self, plan: Plan) -> Callable[[], list[Unit]]:
+        """Made beside, in the generation of the moment: the sink may be asked for it."""
+        writer, from_ts = self._writer, self._alignment.position.lowest_ts
+        to_ts = Ts(max(plan.to.values()))
+        assert writer is not None
+        if self._options.consistency is Consistency.TRANSACTION and self._sink_options.traits.joins_transactions:
+            tables = [part.table for part in plan.parts]
+            joint = cast("JointWriter", writer)
+            return lambda: [Unit(_decoder(tables[0]), None, joint.joint_target(tables), plan.parts)]
+        return lambda: [
+            Unit(_decoder(part.table), None, writer.target(part.table, part.table.id, (from_ts, to_ts)), (part,))
+            for part in plan.parts
+        ]
+
+    def _write(self, plan: Plan, units: Callable[[], list[Unit]]) -> "Finish":
+        """Beside: returns what is left to do here."""
+        assert self._writer is not None
+        assert self._owner is not None
+        assert self._engine is not None
+        pipeline = Pipeline(self._options.zone, splits_updates=self._sink_options.traits.splits_updates)
+        what, engine, writer = f"{plan.rows:,} rows of {self._kafka.topic}", self._engine, self._writer
+
+        def attempt() -> dict[str, Any]:
+            receipts = engine.run(pipeline, units(), what, self._stopping.is_set)
+            return {"rows": sum(each.rows for each in receipts), "sink": writer.commit(_end_of(plan), receipts)}
+
+        done = self._patiently(attempt, recovers=True)
+
+        def finish() -> None:
+            assert self._owner is not None
+            sink_state = self._owner.take(done["sink"])
+            self._alignment.written(plan.to)
+            self._save(sink_state, done["rows"])
+            self._do(self._publish)
+
+        return finish
+
+    def _run_ddl(self, due: Due) -> "Finish":
+        event = event_of(due.ddl, due.seq)
+        log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
+        state = self._patiently(lambda: cast("OwnerSink", self._owner).ddl(event))
+
+        def finish() -> None:
+            self._alignment.ran(due)
+            self._ddls += 1
+            self._save(state, 0)
+
+        return finish
+
+    def _publish(self) -> None:
+        self._patiently(lambda: cast("OwnerSink", self._owner).publish(self.state.position.lowest_ts))
+
+    def _repartition(self, admin: AdminSeen) -> None:
+        """Old partitions are read on where they are, new ones from where they begin."""
+        log.info("partitions changed", partitions=admin.partitions, epoch=admin.epoch, at=admin.ts)
+        before = self._alignment.partitions
+        self._alignment.repartitioned(admin)
+        for gone in before - self._alignment.partitions:
+            self._staging.drop(gone)
+            self._readers.pop(gone, None)
+            self._unsettled.pop(gone, None)
+        self._listen({p: self._next_offset.get(p, BEGINNING) for p in self._alignment.partitions})
+        self._save(None, 0)
+
+    # What is saved.
+
+    def _save(self, sink_state: dict[str, Any] | None, rows: int) -> None:
+        position = self._alignment.position
+        self.state = replace(
+            self.state,
+            position=position,
+            offsets={p: self._restart_offset(p, position) for p in position.applied},
+            ids=dict(self._tables.ids),
+            rows=self.state.rows + rows,
+            sink_state=self.state.sink_state if sink_state is None else sink_state,
+        )
+        self._dir.save(self.state)
+        self._saved_at = SYSTEM_CLOCK.monotonic()
+        self._staging.release(position.applied)
+
+    def _restart_offset(self, partition: int, position: Position) -> int:
+        """Where reading begins again: at the first message that has something that was not done."""
+        pending = {due.ddl.ts for due in self._alignment.pending}
+        left = [
+            (offset, mark)
+            for offset, mark in self._unsettled.get(partition, [])
+            if (mark.epoch > position.epoch if isinstance(mark, AdminSeen) else mark.ts in pending)
+        ]
+        self._unsettled[partition] = left
+        staged = self._staging.oldest_offset(partition, position.applied[partition])
+        first = [offset for offset in (staged, *(offset for offset, _ in left)) if offset is not None]
+        return min([self._next_offset[partition], *first])
+
+    # What passes is waited out.
+
+    def _recover(self) -> None:
+        position = self.state.position
+        assert self._writer is not None
+        self._writer.recover(Checkpoints(position.lowest_ts), None, self.state.sink_state, MAX_TS)
+
+    def _patiently(self, call: Callable[[], Any], *, recovers: bool = False) -> Any:
+        """Again and again, as long as what stops it may pass. ``StoppedError`` where we are to stop meanwhile."""
+        tries, needs_recovery = 0, False
+        while True:
+            try:
+                if needs_recovery:
+                    self._recover()
+                    needs_recovery = False
+                found = call()
+                self._trouble = None
+                return found
+            except (SinkError, EngineError) as error:
+                if not error.retryable:
+                    raise
+                tries, needs_recovery = tries + 1, recovers
+                self._trouble = str(error)
+                log.warning("waiting for what passes", reason=str(error), tries=tries)
+            if self._stopping.wait(_RETRY.pause_seconds(tries)):
+                raise StoppedError("stopped while the sink was away; what was not written is read again.")
+
+
+def _decoder(table: TableInfo) -> TableDecoder:
+    return TableDecoder(table, table.id)
+
+
+def _end_of(plan: Plan) -> Ts:
+    return Ts(min(plan.to.values()))
+
+
+def _kafka_of(options: ConsumeOptions) -> KafkaOptions:
+    kafka = parse_kafka_uri(options.kafka_uri)
+    if kafka.protocol.name not in READERS:
+        raise UsageError(
+            f"topics of protocol {kafka.protocol.name} cannot be read back. Known are {', '.join(sorted(READERS))}."
+        )
+    return kafka
+
+
+def _sink_of(options: ConsumeOptions) -> SinkOptions:
+    sink = read_sink_uri(options.sink_uri)
+    if options.consistency is Consistency.ROW and not sink.traits.joins_transactions:
+        raise UsageError(
+            "--consistency row is for mysql:// and tidb:// sinks: others keep the order of a table's rows, whatever "
+            "partition they were in. Leave it out."
+        )
+    return sink

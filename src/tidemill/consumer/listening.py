@@ -1,0 +1,174 @@
+"""Messages of a topic's partitions, in order, from where each was left.
+
+Offsets are ours: nothing is committed to Kafka, whose groups would move partitions to another process while their rows
+are staged here. What was not written yet is read again after a restart.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tidemill.errors import UpstreamError, UpstreamUnavailableError, UsageError
+from tidemill.flow.reader import Received
+from tidemill.log import get_logger
+from tidemill.sinks.kafka.connection import settings, sink_error
+from tidemill.sinks.kafka.uri import KafkaOptions
+
+log = get_logger("consumer")
+
+BEGINNING = -1  # for an offset: wherever the partition begins
+_ANSWER_SECONDS = 10.0
+_LOST = frozenset({"OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"})
+_UNKNOWN = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+_REFUSED = ("AUTHORIZATION", "_AUTHENTICATION", "_SSL", "SASL")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Some messages of one partition that follow each other. ``next_offset`` is behind the last."""
+
+    partition: int
+    first_offset: int
+    next_offset: int
+    messages: Received
+    offsets: tuple[int, ...]  # of each message: compaction and transactions leave gaps
+
+
+class Listening:
+    """One thread at a time. ``close`` it in any case."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self.trouble: str | None = None  # why nothing comes, where that is known
+        self._paused: set[int] = set()
+        self._assigned: set[int] = set()
+        self._consumer = Consumer(
+            settings(options)
+            | {
+                "group.id": "tidemill-" + options.changefeed,  # needed by the client; nothing is committed to it
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",  # never skip by itself
+                "isolation.level": "read_committed",
+                "enable.partition.eof": False,
+                "fetch.message.max.bytes": 4 << 20,
+                "queued.max.messages.kbytes": 64 << 10,
+                "error_cb": self._note,
+            }
+        )
+
+    def partitions(self) -> int:
+        """How many the topic has. Raises UsageError where there is no such topic."""
+        topic = self._options.topic
+        try:
+            found = self._consumer.list_topics(topic, timeout=_ANSWER_SECONDS).topics[topic]
+        except KafkaException as error:
+            raise _unavailable(self._options, error.args[0]) from None
+        if found.error is not None or not found.partitions:
+            raise UsageError(
+                f"there is no topic {topic!r} at {self._options.place}. Check its name, or start whoever writes it."
+            )
+        return len(found.partitions)
+
+    def cluster_id(self) -> str:
+        try:
+            return str(self._consumer.list_topics(timeout=_ANSWER_SECONDS).cluster_id)
+        except KafkaException as error:
+            raise _unavailable(self._options, error.args[0]) from None
+
+    def listen(self, offsets: Mapping[int, int]) -> None:
+        """To these partitions, each from its offset on, and to no others."""
+        self._assigned = set(offsets)
+        self._paused = set()
+        self._consumer.assign([self._place(p, self._first(p, offset)) for p, offset in offsets.items()])
+
+    def _first(self, partition: int, offset: int) -> int:
+        """Where a partition begins by now, for who has not read it yet; what was to be read on must still be there."""
+        try:
+            low, high = self._consumer.get_watermark_offsets(self._place(partition), timeout=_ANSWER_SECONDS)
+        except KafkaException as error:
+            raise _unavailable(self._options, error.args[0]) from None
+        if offset == BEGINNING:
+            if low > 0:
+                log.warning("the topic's first messages are gone; reading what is there", partition=partition)
+            return int(low)
+        if low <= offset <= high:
+            return offset
+        raise UpstreamError(
+            f"cannot go on with partition {partition} of topic {self._options.topic!r} at offset {offset}: Kafka has "
+            f"{low} to {high} of it. Messages were removed before they were read. Copy the tables anew, and start with "
+            "another --data-dir."
+        )
+
+    def poll(self, most: int, seconds: float) -> list[Heard]:
+        """What has come, at most so many messages; waits for the first."""
+        try:
+            messages = self._consumer.consume(most, seconds)
+        except KafkaException as error:
+            raise _unavailable(self._options, error.args[0]) from None
+        parts: dict[int, tuple[list[Any], list[Any], list[int]]] = {}
+        for message in messages:
+            if message.error() is not None:
+                self._check(message.partition(), message.error())
+                continue
+            keys, values, offsets = parts.setdefault(message.partition(), ([], [], []))
+            keys.append(message.key())
+            values.append(message.value())
+            offsets.append(message.offset())
+        if parts:
+            self.trouble = None
+        return [
+            Heard(
+                partition,
+                offsets[0],
+                offsets[-1] + 1,
+                Received(pa.array(keys, pa.binary()), pa.array(values, pa.binary())),
+                tuple(offsets),
+            )
+            for partition, (keys, values, offsets) in parts.items()
+            if partition in self._assigned
+        ]
+
+    def pause(self, partitions: Collection[int]) -> None:
+        """Fetch nothing of these for now, and of all others go on."""
+        wanted = set(partitions) & self._assigned
+        if wanted - self._paused:
+            self._consumer.pause([self._place(p) for p in wanted - self._paused])
+        if self._paused - wanted:
+            self._consumer.resume([self._place(p) for p in self._paused - wanted])
+        self._paused = wanted
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _place(self, partition: int, offset: int | None = None) -> TopicPartition:
+        topic = self._options.topic
+        return TopicPartition(topic, partition) if offset is None else TopicPartition(topic, partition, offset)
+
+    def _note(self, error: Any) -> None:
+        self.trouble = error.str()
+
+    def _check(self, partition: int, error: Any) -> None:
+        """What does not pass by waiting is raised."""
+        if error.name() in _LOST:
+            raise UpstreamError(
+                f"messages of partition {partition} of topic {self._options.topic!r} were removed before they were "
+                "read. Copy the tables anew, and start with another --data-dir."
+            )
+        if error.name() in _UNKNOWN:
+            raise UpstreamError(
+                f"partition {partition} of topic {self._options.topic!r} is not there any more. Check that nobody has "
+                "removed the topic; start anew with another --data-dir if it was."
+            )
+        if any(word in error.name() for word in _REFUSED):
+            raise _unavailable(self._options, error)
+        self.trouble = error.str()
+
+
+def _unavailable(options: KafkaOptions, error: Any) -> UpstreamError | UsageError:
+    """The sink's words for it fit, but it is the source that is away."""
+    said = sink_error(options, f"read topic {options.topic!r}", error)
+    return UpstreamUnavailableError(str(said)) if said.retryable else UpstreamError(str(said))

@@ -1,0 +1,132 @@
+"""SQL on the embedded TiDB, into Kafka, and from there into a MariaDB: equal, and no transaction ever torn."""
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from tests.e2e.bank import TABLES, TOTAL, Bank, Rows, kill_part, selected
+from tests.e2e.processes import Command, wait_until
+from tests.kafka import Broker
+from tests.kafka import running as running_kafka
+from tests.mariadb import MariaDb, need_mariadb
+from tests.mariadb import running as running_mariadb
+from tests.rounds import rounds, seed
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SEED = 20261118
+VICTIMS = ("consumer", "worker", "capture", "broker", "jvm")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_kafka(tmp_path_factory.mktemp("kafka")) as started:
+        yield started
+
+
+class Reader:
+    """Looks at the sum of all accounts, again and again: whoever sees half of a transfer sees another one."""
+
+    def __init__(self, mariadb: MariaDb) -> None:
+        self._mariadb = mariadb
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="reader")
+        self.looked, self.torn = 0, list[Any]()
+
+    def __enter__(self) -> "Reader":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        sums = " + ".join(f"(select sum(balance) from bank.{table})" for table in TABLES)
+        while not self._is_over.wait(0.01):
+            try:
+                ((found,),) = self._mariadb.query(f"select {sums}")
+            except (pymysql.err.MySQLError, OSError):
+                continue  # before there are tables
+            self.looked += found is not None
+            if found is not None and found != TOTAL:
+                self.torn.append(found)
+
+
+def held(mariadb: MariaDb) -> Rows | None:
+    try:
+        with mariadb.connect(database="bank") as connection, connection.cursor() as cursor:
+            return {table: selected(cursor, table) for table in TABLES}
+    except pymysql.err.MySQLError:
+        return None
+
+
+@pytest.mark.rounds
+@pytest.mark.parametrize("consistency", ["transaction", "row"])
+def test_a_bank_comes_out_of_a_topic_as_it_is_whoever_is_killed(
+    broker: Broker, tmp_path: Path, consistency: str
+) -> None:
+    need_mariadb()
+    rng, count = random.Random(chosen := seed(SEED)), rounds(3)
+    victims = [victim for _ in range(count) for victim in rng.sample(VICTIMS, len(VICTIMS))][:count]
+    topic = f"bank-{consistency}"
+    # Rows of one table go to several partitions, and so do those of one transfer.
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[sink]\ndispatchers = [{matcher = ["bank.*"], partition = "index-value"}]\n')
+    with ExitStack() as stack:
+        mariadb = stack.enter_context(running_mariadb(tmp_path / "mariadb"))
+        bank = stack.enter_context(Bank(tmp_path, chosen))
+        uri = broker.uri(topic, "protocol=open-protocol&partition-num=3")
+        flags: dict[str, Any] = {
+            "pd": bank.pd, "sink_uri": uri, "start_ts": bank.open(), "data_dir": tmp_path / "feed", "config": rules,
+        }  # fmt: skip
+
+        def feed() -> Command:
+            return Command(tmp_path / "runs", "run", is_serving=True, **flags)
+
+        def consumer() -> Command:
+            folder, to = tmp_path / "consumer", mariadb.uri()
+            return Command(
+                tmp_path / "runs", "consume", uri, is_serving=True, to=to, data_dir=folder, consistency=consistency
+            )
+
+        capture = feed()
+        stack.callback(lambda: capture.kill())
+        capture.ready()
+        reading = consumer()
+        stack.callback(lambda: reading.kill())
+
+        def is_equal() -> bool:
+            assert capture.is_running(), capture.errors
+            assert reading.is_running(), reading.errors
+            return held(mariadb) == wanted
+
+        reader = stack.enter_context(Reader(mariadb))
+        for victim in victims:
+            bank.go()
+            bank.wait_for(rng.randint(2, 10))
+            match victim:
+                case "consumer":
+                    reading.kill()
+                    reading = consumer()
+                case "capture":
+                    capture.kill()
+                    capture = feed()
+                case "broker":
+                    with broker.away():
+                        bank.wait_for(2)
+                case "worker" | "jvm":
+                    kill_part(reading, victim, rng)
+            bank.wait_for(rng.randint(2, 6))
+            bank.hold()
+            wanted = bank.rows()
+            wait_until(is_equal, f"equality after {victim}", every_seconds=0.2)
+        assert reader.looked
+        if consistency == "transaction":
+            assert reader.torn == []
