@@ -54,6 +54,7 @@ class ConsumerDir:
             self._lock = open_private(self.path / "lock", "w")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            self.release()
             raise DataDirError(
                 f"data-dir {self.path} is in use by another tidemill. Stop that one, or choose another --data-dir."
             ) from error

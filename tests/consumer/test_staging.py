@@ -1,0 +1,126 @@
+"""Rows on disk until they are due: each change once, in commit order, and never a torn transaction."""
+
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.flow.encoder.samples import KEY, column, rows_of, table_of
+from tidemill.consumer.staging import Staging, in_order
+from tidemill.errors import SinkError
+from tidemill.flow.reader import RowsSeen
+from tidemill.model.row import RowBatch, RowOp
+from tidemill.model.table import ColumnType, TableInfo
+from tidemill.model.ts import Ts
+
+T = table_of(column("id", ColumnType.LONGLONG, KEY), column("v", ColumnType.LONGLONG), name="t")
+WIDER = table_of(*T.columns, column("w", ColumnType.LONGLONG), name="t")
+OTHER = table_of(column("id", ColumnType.LONGLONG, KEY), column("v", ColumnType.LONGLONG), name="other", table_id=9)
+
+
+def seen(*changes: tuple[int, int], table: TableInfo = T, v: int = 0) -> RowsSeen:
+    """Inserts: (commit-ts, id)."""
+    rows = rows_of(table, *((None, {"id": i, "v": v}) for _, i in changes), ts=[ts for ts, _ in changes])
+    return RowsSeen(rows, np.arange(len(changes)))
+
+
+def read(parts: Iterable[Any]) -> list[tuple[str, int, int]]:
+    """(table, commit-ts, id) of all rows, as an executor reads them."""
+    return [
+        (batch.table.name, int(ts), row["id"])
+        for part in pickle.loads(pickle.dumps(parts))
+        for batch in part.read()
+        for ts, row in zip(batch.commit_ts, batch.new.to_pylist(), strict=True)
+    ]
+
+
+def to(ts: int, *partitions: int, above: int = 0) -> dict[int, tuple[Ts, Ts]]:
+    return {p: (Ts(above), Ts(ts)) for p in partitions}
+
+
+def test_rows_of_several_partitions_come_in_commit_order_up_to_where_they_are_due(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    staging.add(0, 100, [seen((10, 1), (30, 3))], Ts(0))
+    staging.add(1, 500, [seen((20, 2), (15, 4))], Ts(0))
+    plan = staging.plan(to(20, 0, 1), 1000, is_whole=True)
+    assert read(plan.parts) == [("t", 10, 1), ("t", 15, 4), ("t", 20, 2)]
+    assert (plan.rows, plan.to) == (3, {0: 20, 1: 20})
+
+
+def test_copies_are_dropped_within_a_batch_and_against_what_was_written(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    staging.add(0, 100, [seen((10, 1), (20, 2))], Ts(0))
+    staging.add(0, 102, [seen((10, 1), (20, 2), (20, 3))], Ts(10))
+    assert read(staging.plan(to(20, 0), 1000, is_whole=True).parts) == [("t", 10, 1), ("t", 20, 2), ("t", 20, 3)]
+    assert staging.rows == 4
+
+
+def test_a_batch_ends_behind_enough_rows_and_never_within_a_transaction(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    staging.add(0, 0, [seen((10, 1), (20, 2), (20, 3))], Ts(0))
+    staging.add(1, 0, [seen((20, 4), (30, 5))], Ts(0))
+    plan = staging.plan(to(30, 0, 1), 2, is_whole=True)
+    assert (plan.to, plan.rows) == ({0: 20, 1: 20}, 4)
+
+
+def test_a_batch_ends_before_a_tables_form_changes(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    wide = RowsSeen(rows_of(WIDER, (None, {"id": 2, "v": 0, "w": 1}), ts=[20]), np.zeros(1, np.int64))
+    staging.add(0, 0, [seen((10, 1)), wide, seen((25, 7), table=OTHER)], Ts(0))
+    assert staging.plan(to(30, 0), 1000, is_whole=True).to == {0: 19}
+    assert staging.plan(to(30, 0, above=19), 1000, is_whole=True).to == {0: 30}
+
+
+def test_a_table_in_two_forms_at_one_ts_is_refused_by_name(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    wide = RowsSeen(rows_of(WIDER, (None, {"id": 2, "v": 0, "w": 1}), ts=[10]), np.zeros(1, np.int64))
+    staging.add(0, 0, [seen((10, 1)), wide], Ts(0))
+    with pytest.raises(SinkError, match=r"table shop\.t in two forms"):
+        staging.plan(to(30, 0), 1000, is_whole=True)
+
+
+def test_a_partition_is_read_again_from_its_first_message_that_was_not_written(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    staging.add(0, 100, [seen((10, 1))], Ts(0))
+    staging.add(0, 200, [seen((20, 2), (12, 3))], Ts(0))
+    assert (staging.oldest_offset(0, Ts(0)), staging.oldest_offset(0, Ts(10))) == (100, 200)
+    staging.release({0: Ts(12)})
+    assert (staging.rows, staging.oldest_offset(0, Ts(12)), staging.oldest_offset(0, Ts(20))) == (2, 200, None)
+    staging.release({0: Ts(20)})
+    assert list(tmp_path.glob("*.rows")) == []
+
+
+def test_what_an_earlier_run_has_left_is_removed(tmp_path: Path) -> None:
+    Staging(tmp_path).add(0, 0, [seen((10, 1))], Ts(0))
+    assert Staging(tmp_path).rows == 0
+    assert list(tmp_path.glob("*.rows")) == []
+
+
+def test_within_a_transaction_deletes_come_first_and_a_key_may_go_to_another_row() -> None:
+    """Rows 1 and 2 take each other's place: two deletes and two inserts, none of them a copy."""
+    old = [{"id": 1, "v": 1}, {"id": 2, "v": 2}]
+    rows = rows_of(T, (None, old[1]), (old[0], None), (None, old[0]), (old[1], None), ts=[10] * 4)
+    found = in_order(rows)
+    assert found.op.tolist() == [RowOp.DELETE, RowOp.DELETE, RowOp.INSERT, RowOp.INSERT]
+    assert (found.old.column(0).to_pylist(), found.new.column(0).to_pylist()) == ([1, 2], [2, 1])
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3)), max_size=30), st.randoms(use_true_random=False))
+def test_however_rows_arrive_and_however_often_each_change_comes_once(changes: list[tuple[int, int]], rng: Any) -> None:
+    story = sorted(set(changes))
+    arrived = [*story, *changes]
+    rng.shuffle(arrived)
+    batch = seen(*arrived).rows
+    found = in_order(batch)
+    assert _pairs(found) == story
+
+
+def _pairs(rows: RowBatch) -> list[tuple[int, int]]:
+    pairs = list(zip(rows.commit_ts.tolist(), rows.new.column(0).to_pylist(), strict=True))
+    assert [ts for ts, _ in pairs] == sorted(ts for ts, _ in pairs)
+    return sorted(pairs)
