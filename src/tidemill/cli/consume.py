@@ -84,8 +84,7 @@ def consume(
 ) -> None:
     """Read a topic that Tidemill or TiCDC has written, and write its rows and DDLs to a sink, in the foreground.
 
-    Resumes from its data-dir, ends with 0 once all up to --target-ts is written, and on Ctrl-C or SIGTERM after the
-    batch at hand.
+    Resumes from its data-dir, ends with 0 once all up to --target-ts is written, and on Ctrl-C or SIGTERM.
 
     Example: tidemill consume 'kafka://127.0.0.1:9092/shop?protocol=open-protocol' --to mysql://root@127.0.0.1:3306/
     """
@@ -124,6 +123,7 @@ def _run(feed: Consume, stop: stopping.Stop, end_ts: Ts | None, on_ready: Callab
             if SYSTEM_CLOCK.monotonic() - shown_at >= _PLAIN_PERIOD_SECONDS:
                 shown_at = SYSTEM_CLOCK.monotonic()
                 line.print(_text(feed.status()), highlight=False, soft_wrap=True)
+        feed.stop()
         with stop.at_hand():
             feed.drain()
     except StoppedError:

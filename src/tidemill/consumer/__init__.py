@@ -10,6 +10,7 @@ listening   messages of Kafka, by partition
 staging     rows on disk until their turn comes
 tables      names of tables and columns, which the topics have, to the ids that sinks go by
 state       what survives a restart
+applying    what is done to the sink
 consume     puts them together
 checker     whether a topic keeps the promises of the protocol
 """

@@ -12,14 +12,12 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Any
 
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.config.sink_uri import loopbacks, place_of
+from tidemill.config.sink_uri import place_of
 from tidemill.consumer.alignment import (
     NEVER,
     Alignment,
@@ -31,29 +29,23 @@ from tidemill.consumer.alignment import (
     Write,
     identity_of,
 )
-from tidemill.consumer.ddl import event_of
+from tidemill.consumer.applying import Applying
 from tidemill.consumer.listening import BEGINNING, Heard, Listening
 from tidemill.consumer.staging import Plan, Staging
 from tidemill.consumer.state import ConsumerDir, ConsumerState
 from tidemill.consumer.tables import Tables
-from tidemill.errors import CorruptDataError, EngineError, SinkError, StoppedError, UsageError
-from tidemill.flow.decoder import TableDecoder
-from tidemill.flow.pipeline import Pipeline, Unit
+from tidemill.errors import CorruptDataError, UsageError
 from tidemill.flow.reader import Reader, RowsSeen
 from tidemill.flow.reader.registry import READERS
 from tidemill.log import get_logger
 from tidemill.model.event import AdminSeen, DdlSeen, Mark, ResolvedSeen, Unreadable
-from tidemill.model.progress import Checkpoints
-from tidemill.model.table import TableInfo
-from tidemill.model.ts import MAX_TS, Ts
+from tidemill.model.ts import Ts
 from tidemill.retry import Policy
-from tidemill.sinks import OwnerSink, SinkOptions, SinkWriter, read_sink_uri
+from tidemill.sinks import SinkOptions, read_sink_uri
 from tidemill.sinks.kafka import KafkaOptions, parse_kafka_uri
-from tidemill.sinks.port import JointWriter
 
 if TYPE_CHECKING:  # PySpark takes its time to be imported
-    from tidemill.spark.engine import Engine
-    from tidemill.spark.session import Lease
+    pass
 
 log = get_logger("consumer")
 
@@ -105,17 +97,14 @@ class Consume:
         self._doing: Future[Finish | None] | None = None
         self._saved_at = SYSTEM_CLOCK.monotonic()
         self._stopping = threading.Event()
-        self._trouble: str | None = None
+        self._is_open = False
         self._ddls = 0
         self._nth: dict[int, tuple[Ts, list[str]]] = {}  # by partition: the DDLs of its newest ts
         self._unsettled: dict[int, list[tuple[int, DdlSeen | AdminSeen]]] = {}  # by partition, with their offsets
         self._next_offset: dict[int, int] = {}
         self._readers: dict[int, Reader] = {}
         self._listening: Listening | None = None
-        self._owner: OwnerSink | None = None
-        self._writer: SinkWriter | None = None
-        self._lease: Lease | None = None
-        self._engine: Engine | None = None
+        self._applying: Applying | None = None
         self.last = ConsumerStatus("stopped", 0, 0, 0, 0, NEVER, NEVER)  # when it was closed
         self.state: ConsumerState
         self._tables: Tables
@@ -137,9 +126,19 @@ class Consume:
             ddls_in_first_only=self._kafka.protocol.name in _DDLS_IN_FIRST_ONLY,
         )  # fmt: skip
         self._staging = Staging(self._dir.staged)
-        self._open_sink(cluster_id)
-        self._start_spark(should_stop)
+        number = int.from_bytes(sha256(cluster_id.encode()).digest()[:7])  # sinks know clusters by numbers
+        named = self._sink_options.named(self._dir.consumer_id(), number)
+        options, at_ts = self._options, state.position.lowest_ts
+        self._applying = Applying(named, options.consistency, options.zone, at_ts, state.sink_state)
+        log_path = self._dir.path / "spark.log"
+        self._sink.start(options.name, options.spark_master, options.spark_conf, log_path, should_stop)
         self._listen({p: state.offsets.get(p, BEGINNING) for p in partitions})
+        self._is_open = True
+
+    @property
+    def _sink(self) -> Applying:
+        assert self._applying is not None, "it has not been started"
+        return self._applying
 
     def _loaded(self, topic: str) -> ConsumerState:
         found = self._dir.load()
@@ -162,51 +161,26 @@ class Consume:
             )
         return range(wanted)
 
-    def _open_sink(self, cluster_id: str) -> None:
-        number = int.from_bytes(sha256(cluster_id.encode()).digest()[:7])
-        options, at_ts = self._sink_options.named(self._dir.consumer_id(), number), self.state.position.lowest_ts
-        zone = ZoneInfo(self._options.zone) if self._options.zone != "UTC" else UTC
-        self._owner = options.open_owner(
-            self.state.sink_state, start_ts=at_ts or None, zone=zone, is_resumed=bool(self.state.offsets)
-        )
-        self._owner.begin()
-        self._writer = options.open_writer(_WRITER, zone=zone)
-        self._recover()
-
-    def _start_spark(self, should_stop: Callable[[], bool]) -> None:
-        from tidemill.spark.engine import Engine
-        from tidemill.spark.session import borrow_session
-
-        options, traits = self._options, self._sink_options.traits
-        log_path = self._dir.path / "spark.log"
-        self._lease = borrow_session(
-            options.spark_master, conf=options.spark_conf, log=log_path, should_stop=should_stop
-        )
-        self._engine = Engine(
-            self._lease, f"{options.name}-consumer", most_tasks=traits.most_tasks,
-            loopbacks=loopbacks(place_of(self._sink_options.safe_uri)),
-        )  # fmt: skip
-        self._engine.start()
-
     def stop(self) -> None:
-        """Begin nothing new, and give up what waits for a sink that is away. From any thread."""
+        """Begin nothing new, and give up the batch at hand: it comes again. From any thread."""
         self._stopping.set()
+        if self._applying is not None:
+            self._applying.stop()
 
     def drain(self) -> None:
-        """Finish what is being written."""
+        """Wait for what is under way. ``StoppedError`` where it was given up."""
         while self._doing is not None:
             self._settle(self._doing)
 
     def close(self) -> None:
-        self._stopping.set()
+        self.stop()
         self._thread.shutdown()
-        if self._listening is not None and self._engine is not None:
+        if self._is_open:
             self.last = self.status()
-        for each in (self._engine, self._writer, self._owner, self._listening):
-            if each is not None:
-                each.close()
-        if self._lease is not None:
-            self._lease.release()
+        if self._applying is not None:
+            self._applying.close()
+        if self._listening is not None:
+            self._listening.close()
         self._dir.release()
 
     # How it moves.
@@ -239,9 +213,9 @@ class Consume:
     def status(self) -> ConsumerStatus:
         staging, alignment = self._staging, self._alignment
         assert self._listening is not None
-        trouble = self._trouble or self._listening.trouble
-        if self._trouble is not None:
-            stage = f"waiting for the sink ({self._trouble.partition('. ')[0]})"
+        trouble = self._listening.trouble
+        if self._sink.trouble is not None:
+            stage = f"waiting for the sink ({self._sink.trouble.partition('. ')[0]})"
         elif self._doing is not None:
             stage = "writing"
         else:
@@ -328,7 +302,7 @@ class Consume:
                 is_whole = self._options.consistency is Consistency.TRANSACTION
                 plan = self._staging.plan(windows, _MOST_ROWS, is_whole=is_whole)
                 if plan.parts:
-                    self._do(self._write, plan, self._units_of(plan))
+                    self._do(self._write, plan)
                 else:
                     self._alignment.written(plan.to)
             case RunDdl(due):
@@ -340,52 +314,25 @@ class Consume:
         is_due = SYSTEM_CLOCK.monotonic() - self._saved_at >= _IDLE_SAVE_SECONDS
         if self._doing is None and is_due and self._alignment.position != self.state.position:
             self._save(None, 0)
-            self._do(self._publish)
+            self._do(self._sink.publish)
 
     def _do(self, work: Callable[..., "Finish | None"], *given: Any) -> None:
         self._doing = self._thread.submit(work, *given)
 
-    def _units_of(self, plan: Plan) -> Callable[[], list[Unit]]:
-        """Made beside, in the generation of the moment: the sink may be asked for it."""
-        writer, from_ts = self._writer, self._alignment.position.lowest_ts
-        to_ts = Ts(max(plan.to.values()))
-        assert writer is not None
-        if self._options.consistency is Consistency.TRANSACTION and self._sink_options.traits.joins_transactions:
-            tables = [part.table for part in plan.parts]
-            joint = cast("JointWriter", writer)
-            return lambda: [Unit(_decoder(tables[0]), None, joint.joint_target(tables), plan.parts)]
-        return lambda: [
-            Unit(_decoder(part.table), None, writer.target(part.table, part.table.id, (from_ts, to_ts)), (part,))
-            for part in plan.parts
-        ]
-
-    def _write(self, plan: Plan, units: Callable[[], list[Unit]]) -> "Finish":
+    def _write(self, plan: Plan) -> "Finish":
         """Beside: returns what is left to do here."""
-        assert self._writer is not None
-        assert self._owner is not None
-        assert self._engine is not None
-        pipeline = Pipeline(self._options.zone, splits_updates=self._sink_options.traits.splits_updates)
-        what, engine, writer = f"{plan.rows:,} rows of {self._kafka.topic}", self._engine, self._writer
-
-        def attempt() -> dict[str, Any]:
-            receipts = engine.run(pipeline, units(), what, self._stopping.is_set)
-            return {"rows": sum(each.rows for each in receipts), "sink": writer.commit(_end_of(plan), receipts)}
-
-        done = self._patiently(attempt, recovers=True)
+        written = self._sink.write(plan, f"{plan.rows:,} rows of {self._kafka.topic}")
 
         def finish() -> None:
-            assert self._owner is not None
-            sink_state = self._owner.take(done["sink"])
+            sink_state = self._sink.take(written)
             self._alignment.written(plan.to)
-            self._save(sink_state, done["rows"])
-            self._do(self._publish)
+            self._save(sink_state, written.rows)
+            self._do(self._sink.publish)
 
         return finish
 
     def _run_ddl(self, due: Due) -> "Finish":
-        event = event_of(due.ddl, due.seq)
-        log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
-        state = self._patiently(lambda: cast("OwnerSink", self._owner).ddl(event))
+        state = self._sink.ddl(due)
 
         def finish() -> None:
             self._alignment.ran(due)
@@ -393,9 +340,6 @@ class Consume:
             self._save(state, 0)
 
         return finish
-
-    def _publish(self) -> None:
-        self._patiently(lambda: cast("OwnerSink", self._owner).publish(self.state.position.lowest_ts))
 
     def _repartition(self, admin: AdminSeen) -> None:
         """Old partitions are read on where they are, new ones from where they begin."""
@@ -422,6 +366,7 @@ class Consume:
             sink_state=self.state.sink_state if sink_state is None else sink_state,
         )
         self._dir.save(self.state)
+        self._sink.saved(position.lowest_ts, self.state.sink_state)
         self._saved_at = SYSTEM_CLOCK.monotonic()
         self._staging.release(position.applied)
 
@@ -437,41 +382,6 @@ class Consume:
         staged = self._staging.oldest_offset(partition, position.applied[partition])
         first = [offset for offset in (staged, *(offset for offset, _ in left)) if offset is not None]
         return min([self._next_offset[partition], *first])
-
-    # What passes is waited out.
-
-    def _recover(self) -> None:
-        position = self.state.position
-        assert self._writer is not None
-        self._writer.recover(Checkpoints(position.lowest_ts), None, self.state.sink_state, MAX_TS)
-
-    def _patiently(self, call: Callable[[], Any], *, recovers: bool = False) -> Any:
-        """Again and again, as long as what stops it may pass. ``StoppedError`` where we are to stop meanwhile."""
-        tries, needs_recovery = 0, False
-        while True:
-            try:
-                if needs_recovery:
-                    self._recover()
-                    needs_recovery = False
-                found = call()
-                self._trouble = None
-                return found
-            except (SinkError, EngineError) as error:
-                if not error.retryable:
-                    raise
-                tries, needs_recovery = tries + 1, recovers
-                self._trouble = str(error)
-                log.warning("waiting for what passes", reason=str(error), tries=tries)
-            if self._stopping.wait(_RETRY.pause_seconds(tries)):
-                raise StoppedError("stopped while the sink was away; what was not written is read again.")
-
-
-def _decoder(table: TableInfo) -> TableDecoder:
-    return TableDecoder(table, table.id)
-
-
-def _end_of(plan: Plan) -> Ts:
-    return Ts(min(plan.to.values()))
 
 
 def _kafka_of(options: ConsumeOptions) -> KafkaOptions:
