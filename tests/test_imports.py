@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "flow": {"model", "tidb", "columnar", "config", "upstream"},
     "source": {"model", "tidb", "columnar", "upstream", "flow"},
     "sinks": {"model", "tidb", "columnar", "config", "flow"},
+    "consumer": {"model", "tidb", "columnar", "config", "flow", "sinks"},
     "verify": {"model", "tidb", "columnar", "config", "upstream", "flow", "source", "sinks"},
     "spark": {"model", "flow", "source", "sinks", "verify"},
     "capture": {"model", "tidb", "config", "control", "upstream", "flow", "source", "sinks", "spark"},

@@ -129,7 +129,8 @@ class OpenProtocolReader:
             woven = weave(table, owner.physical_id, frames.values.data, parts, commit_ts, _decode)
             refused += [Refused(event, "a value is not of its column's type") for event in woven.bad]
             if len(woven.rows):
-                rows.append(RowsSeen(woven.batch, frames.message[woven.rows], owner.is_partial, owner.claim))
+                message = frames.message[woven.rows]
+                rows.append(RowsSeen(woven.batch, message, owner.is_partial, owner.claim, woven.rows))
         marks += _refusals(frames, refused, f"a row of table {owner.schema}.{owner.table}")
         return rows
 
