@@ -50,10 +50,14 @@ class RowsSeen:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """All that some messages said. ``marks`` are in order, each with the place of its message."""
+    """All that some messages said. ``marks`` are in order, each with the place of its message.
+
+    ``waiting`` are the places of messages that nobody can read yet: the schema of their rows has not come. Whoever
+    receives keeps them, with their offsets, and hands them in again in front of the messages that come next."""
 
     rows: Sequence[RowsSeen]
     marks: Sequence[tuple[int, Mark]]
+    waiting: Sequence[int] = ()
 
 
 class Reader(Protocol):
