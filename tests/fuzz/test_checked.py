@@ -24,6 +24,8 @@ PROPERTIES = (
     "tests/flow/encoder/test_open_protocol.py",
     "tests/flow/reader/test_open_protocol.py",
     "tests/flow/reader/test_canal_json.py",
+    "tests/flow/reader/test_simple.py",
+    "tests/consumer/test_checker.py",
     "tests/columnar/test_go_quoted.py",
     "tests/columnar/test_gather.py",
     "tests/columnar/test_checksum.py",

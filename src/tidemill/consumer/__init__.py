@@ -12,5 +12,5 @@ tables      names of tables and columns, which the topics have, to the ids that 
 state       what survives a restart
 applying    what is done to the sink
 consume     puts them together
-checker     whether a topic keeps the promises of the protocol
+checker     whether a topic keeps what its protocol promises; ``memory`` and ``report`` are parts of it
 """

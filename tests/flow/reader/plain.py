@@ -26,7 +26,9 @@ def changes(rows: RowBatch) -> list[Change]:
 def all_changes(events: Events) -> list[Change]:
     """Of all tables, in the order of their messages."""
     placed = [
-        (place, change) for seen in events.rows for place, change in zip(seen.message, changes(seen.rows), strict=True)
+        (place, change)
+        for seen in events.rows
+        for place, change in zip(seen.message if seen.order is None else seen.order, changes(seen.rows), strict=True)
     ]
     return [change for _, change in sorted(placed, key=lambda each: int(each[0]))]
 

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.columnar.jit import Longs
 from tidemill.flow.reader import cells as c
 from tidemill.flow.reader.cells import Cells
 from tidemill.flow.reader.documents import Found, Refused, Shapes, Texts
@@ -172,20 +171,15 @@ def _stamped(
     texts: Texts, found: Found[_Message], commit_ts: npt.NDArray[np.uint64]
 ) -> tuple[Found[_Message], list[Refused]]:
     """Write down the ts of messages; returns those that have one, and those that have none."""
-    hole = found.meaning.ts_hole
-    is_bad = np.zeros(len(found.rows), np.bool_)
-    cells = Cells(texts.data, found.from_[hole], found.to[hole], found.tokens[hole], is_bad)
-    stamps = c.integers(cells, is_unsigned=True)
-    is_bad |= stamps.is_null().to_numpy(zero_copy_only=False)
-    numbers = stamps.fill_null(0).to_numpy()
+    numbers, is_bad = c.hole_numbers(texts, found, found.meaning.ts_hole)
     if not found.meaning.has_ts:
-        is_bad |= numbers > _MOST_MS
+        is_bad = is_bad | (numbers > _MOST_MS)
         numbers = numbers << np.uint64(LOGICAL_BITS)
     commit_ts[found.rows] = numbers
     if not is_bad.any():
         return found, []
     refused = [Refused(row, "its ts is no whole number of 64 bits") for row in found.rows[is_bad].tolist()]
-    return _picked(found, np.nonzero(~is_bad)[0]), refused
+    return found.pick(~is_bad), refused
 
 
 def _by_types(texts: Texts, found: Found[_Message]) -> Iterator[Found[_Message]]:
@@ -199,21 +193,14 @@ def _by_types(texts: Texts, found: Found[_Message]) -> Iterator[Found[_Message]]
         yield found
         return
     for sign in np.unique(signs):
-        yield _picked(found, np.nonzero(signs == sign)[0])
-
-
-def _picked(found: Found[_Message], places: Longs) -> Found[_Message]:
-    parts = (np.ascontiguousarray(each[:, places]) for each in (found.from_, found.to, found.tokens))
-    return Found(found.meaning, found.rows[places], *parts)
+        yield found.pick(signs == sign)
 
 
 def _notices(texts: Texts, found: Found[_Message], commit_ts: npt.NDArray[np.uint64]) -> list[tuple[int, Mark]]:
     told = found.meaning
     if not told.is_ddl:
         return [(row, ResolvedSeen(Ts(int(commit_ts[row])))) for row in found.rows.tolist()]
-    is_bad = np.zeros(len(found.rows), np.bool_)
-    hole = told.sql_hole
-    queries = c.texts(Cells(texts.data, found.from_[hole], found.to[hole], found.tokens[hole], is_bad)).to_pylist()
+    queries = c.texts(c.hole_cells(texts, found, told.sql_hole)).to_pylist()
     marks: list[tuple[int, Mark]] = []
     for row, query in zip(found.rows.tolist(), queries, strict=True):
         if query is None:

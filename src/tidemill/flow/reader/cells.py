@@ -5,13 +5,15 @@ A value that is not what its column holds is not read: its row is noted in ``is_
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.columnar.jit import Bytes, Ints, Longs, Words, copy, helper, i64, kernel, u64
 from tidemill.flow.mounter.strings import LATIN1_UPPER, latin1_to_utf8
-from tidemill.flow.reader.documents import frozen
+from tidemill.flow.reader.documents import Found, Texts, frozen
 from tidemill.flow.reader.matching import Token, hex_digit
 
 _NULL, _NUMBER, _TEXT, _ESCAPED, _TRUE, _FALSE, _OTHER, _WRONG = (int(token) for token in Token)
@@ -45,6 +47,18 @@ def integers(cells: Cells, *, is_unsigned: bool) -> pa.Array:
     nulls = _integers(cells.data, cells.from_, cells.to, cells.tokens, is_unsigned, out, valid, cells.is_bad)
     kind = pa.uint64() if is_unsigned else pa.int64()
     return pa.Array.from_buffers(kind, len(cells), [_validity(valid, nulls), pa.py_buffer(out)], nulls)
+
+
+def hole_cells(texts: Texts, found: Found[Any], hole: int) -> Cells:
+    """What a hole holds in each document."""
+    is_bad = np.zeros(len(found.rows), np.bool_)
+    return Cells(texts.data, found.from_[hole], found.to[hole], found.tokens[hole], is_bad)
+
+
+def hole_numbers(texts: Texts, found: Found[Any], hole: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+    """The whole numbers of 64 bits in a hole, and where it holds none."""
+    numbers = integers(hole_cells(texts, found, hole), is_unsigned=True)
+    return numbers.fill_null(0).to_numpy(), numbers.is_null().to_numpy(zero_copy_only=False)
 
 
 def floats(cells: Cells, kind: pa.DataType) -> pa.Array:

@@ -98,6 +98,11 @@ class Found(Generic[M]):
     to: Longs
     tokens: Bytes
 
+    def pick(self, places: Longs) -> "Found[M]":
+        """Some of them."""
+        parts = (np.ascontiguousarray(each[:, places]) for each in (self.from_, self.to, self.tokens))
+        return Found(self.meaning, self.rows[places], *parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -236,6 +241,5 @@ def _matched(shape: Shape[M], texts: Texts, rows: Longs, original: Longs, found:
         found.append(Found(shape.meaning, named, from_, to, tokens))
         return rows[:0]
     if matches:
-        parts = (np.ascontiguousarray(each[:, is_match]) for each in (from_, to, tokens))
-        found.append(Found(shape.meaning, named[is_match], *parts))
+        found.append(Found(shape.meaning, named, from_, to, tokens).pick(is_match))
     return rows[~is_match]

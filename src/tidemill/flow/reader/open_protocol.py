@@ -90,16 +90,13 @@ class OpenProtocolReader:
         owners: dict[_Owner, list[Longs]],
         marks: list[tuple[int, Mark]],
     ) -> None:
-        hole, events = keys.meaning.ts_hole, keys.rows
-        is_bad = np.zeros(len(events), np.bool_)
-        cells = Cells(frames.keys.data, keys.from_[hole], keys.to[hole], keys.tokens[hole], is_bad)
-        stamps = c.integers(cells, is_unsigned=True)
-        if stamps.null_count:
-            is_bad |= stamps.is_null().to_numpy(zero_copy_only=False)
+        events = keys.rows
+        stamps, is_bad = c.hole_numbers(frames.keys, keys, keys.meaning.ts_hole)
+        if is_bad.any():
             refused = [Refused(event, "its ts is no whole number of 64 bits") for event in events[is_bad].tolist()]
             marks += _refusals(frames, refused, "the key of an event")
-            events, stamps = events[~is_bad], stamps.filter(pa.array(~is_bad))
-        commit_ts[events] = stamps.to_numpy()
+            events, stamps = events[~is_bad], stamps[~is_bad]
+        commit_ts[events] = stamps
         owner = keys.meaning.owner
         if keys.meaning.kind == _ROW:
             owners.setdefault(owner, []).append(events)
@@ -129,7 +126,8 @@ class OpenProtocolReader:
             woven = weave(table, owner.physical_id, frames.values.data, parts, commit_ts, _decode)
             refused += [Refused(event, "a value is not of its column's type") for event in woven.bad]
             if len(woven.rows):
-                rows.append(RowsSeen(woven.batch, frames.message[woven.rows], owner.is_partial, owner.claim))
+                message = frames.message[woven.rows]
+                rows.append(RowsSeen(woven.batch, message, owner.is_partial, owner.claim, woven.rows))
         marks += _refusals(frames, refused, f"a row of table {owner.schema}.{owner.table}")
         return rows
 

@@ -37,20 +37,27 @@ class RowsSeen:
     received, of the message that row ``i`` came in.
 
     The table is what the messages tell of it; what they leave out (ids, lengths, indexes) is empty or 0. Where the
-    protocol says nothing of a start-ts, it is 0. ``is_partial``: rows hold the columns of the handle key only."""
+    protocol says nothing of a start-ts, it is 0. ``is_partial``: rows hold the columns of the handle key only.
+    ``order`` puts rows of one message in order that are of different tables or schemas; None: it is that of
+    ``message``."""
 
     rows: RowBatch
     message: npt.NDArray[np.int64]
     is_partial: bool = False
     claim: str = ""  # where the whole message lies, of a claim check
+    order: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """All that some messages said. ``marks`` are in order, each with the place of its message."""
+    """All that some messages said. ``marks`` are in order, each with the place of its message.
+
+    ``waiting`` are the places of messages that nobody can read yet: the schema of their rows has not come. Whoever
+    receives keeps them, with their offsets, and hands them in again in front of the messages that come next."""
 
     rows: Sequence[RowsSeen]
     marks: Sequence[tuple[int, Mark]]
+    waiting: Sequence[int] = ()
 
 
 class Reader(Protocol):

@@ -7,9 +7,11 @@ from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.reader.canal_json import CanalJsonReader
 from tidemill.flow.reader.open_protocol import OpenProtocolReader
 from tidemill.flow.reader.port import Reader
+from tidemill.flow.reader.simple import SimpleReader
 
 READERS: Mapping[str, Callable[[], Reader]] = {
     OpenProtocol.name: OpenProtocolReader,
     CanalJson.name: CanalJsonReader,
+    "simple": SimpleReader,
 }
 """By the protocol's name; each call gives a reader for one partition."""
