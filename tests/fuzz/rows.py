@@ -21,8 +21,9 @@ from tests.reference import encode as e
 from tests.reference.rows import Decoder, Undecodable
 from tidemill.errors import CorruptDataError, RowUndecodableError
 from tidemill.flow.dispatcher import split_key_updates
-from tidemill.flow.encoder import CanalJson, CanalJsonEncoder, Csv, OpenProtocol
+from tidemill.flow.encoder import CanalJson, CanalJsonEncoder, Csv, Debezium, OpenProtocol
 from tidemill.flow.encoder.csv import BinaryEncoding
+from tidemill.flow.encoder.debezium import DebeziumEncoder
 from tidemill.flow.encoder.open_protocol import OpenProtocolEncoder
 from tidemill.flow.mounter import mount
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
@@ -39,6 +40,7 @@ _ENCODERS = (
     Csv(delimiter="|^|", quote="", binary_encoding=BinaryEncoding.HEX).encoder(0, b"\n"),
     OpenProtocol(max_batch_size=1).encoder(1),
     OpenProtocol(max_batch_size=1, only_output_updated_columns=True).encoder(1),
+    Debezium(time_zone="America/St_Johns").encoder(1),
 )
 _BATCHES = OpenProtocol(max_batch_size=3).encoder(1)
 _CELLS = (
@@ -154,7 +156,7 @@ def _go_on(rows: RowBatch) -> None:
                 continue
             assert len(messages) == len(changed)
             for message in messages:
-                if isinstance(encoder, CanalJsonEncoder):
+                if isinstance(encoder, CanalJsonEncoder | DebeziumEncoder):
                     json.loads(message)
                 elif isinstance(encoder, OpenProtocolEncoder):
                     json.loads(message[8:])

@@ -15,6 +15,7 @@ from tidemill.config.values import boolean_of, sentence
 from tidemill.errors import SinkUriError, suggestion
 from tidemill.flow.encoder.canal_json import CanalJson
 from tidemill.flow.encoder.csv import Csv
+from tidemill.flow.encoder.debezium import Debezium
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, MessageProtocol, QueueProtocol
 from tidemill.model.row import RowBatch
@@ -27,6 +28,7 @@ FOR_FILES: Mapping[str, type[FileProtocol]] = {
 FOR_QUEUES: Mapping[str, type[QueueProtocol]] = {
     OpenProtocol.name: OpenProtocol,
     CanalJson.name: CanalJson,
+    Debezium.name: Debezium,
 }
 
 P = TypeVar("P", bound=MessageProtocol)
