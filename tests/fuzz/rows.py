@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from io import BytesIO
 from random import Random
 
+import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -21,7 +23,8 @@ from tests.reference import encode as e
 from tests.reference.rows import Decoder, Undecodable
 from tidemill.errors import CorruptDataError, RowUndecodableError
 from tidemill.flow.dispatcher import split_key_updates
-from tidemill.flow.encoder import CanalJson, CanalJsonEncoder, Csv, Debezium, OpenProtocol
+from tidemill.flow.encoder import Avro, CanalJson, CanalJsonEncoder, Csv, Debezium, OpenProtocol
+from tidemill.flow.encoder.avro import AvroEncoder
 from tidemill.flow.encoder.csv import BinaryEncoding
 from tidemill.flow.encoder.debezium import DebeziumEncoder
 from tidemill.flow.encoder.open_protocol import OpenProtocolEncoder
@@ -30,6 +33,7 @@ from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType as T
 from tidemill.model.table import TableInfo
+from tidemill.testing.schema_registry import StandInRegistry
 from tidemill.verify.hashing import Sums, row_hashes
 
 Change = tuple[bytes, bytes, bytes]  # key, value, old value
@@ -57,6 +61,12 @@ _CELLS = (
     (T.BIT, [e.uint_cell(2**64 - 1)]),
     (T.YEAR, [e.int_cell(2155)]),
 )
+
+
+@cache
+def _avro() -> tuple[StandInRegistry, AvroEncoder]:
+    registry = StandInRegistry().__enter__()  # for as long as the process lives
+    return registry, Avro(registry.uri, enable_tidb_extension=True, topic="any").encoder(1)
 
 
 @cache
@@ -160,10 +170,21 @@ def _go_on(rows: RowBatch) -> None:
                     json.loads(message)
                 elif isinstance(encoder, OpenProtocolEncoder):
                     json.loads(message[8:])
+        with suppress(CorruptDataError):
+            _read_avro(changed)
         partitions = (changed.commit_ts % 2).astype(np.int32)
         encoded = _BATCHES.encode(changed, partitions)
         assert encoded.changes is not None
         assert encoded.changes.sum() == len(changed)
+
+
+def _read_avro(rows: RowBatch) -> None:
+    registry, encoder = _avro()
+    encoded = encoder.encode(rows)
+    for message in filter(None, encoded.messages()):
+        body = BytesIO(message[5:])
+        fastavro.schemaless_reader(body, json.loads(registry.texts[int.from_bytes(message[1:5])]), None)
+        assert body.read() == b""
 
 
 @pytest.mark.parametrize("source", ["recorded", "made", "old format"])

@@ -23,6 +23,8 @@ PROPERTIES = (
     "tests/flow/encoder/test_csv.py",
     "tests/flow/encoder/test_open_protocol.py",
     "tests/flow/encoder/test_debezium.py",
+    "tests/flow/encoder/test_avro.py",
+    "tests/columnar/test_decimal_bytes.py",
     "tests/columnar/test_go_quoted.py",
     "tests/columnar/test_json_plain.py",
     "tests/columnar/test_time_numbers.py",

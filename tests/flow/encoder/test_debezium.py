@@ -131,6 +131,7 @@ SET = column("c", T.SET, elems=("x", 'y"', "z"))
         (column("c", T.YEAR), 0, 0, {"type": "int32", "name": "io.debezium.time.Year", "version": 1}),
         (column("c", T.BIT, flen=1), 1, True, {"type": "boolean"}),
         (column("c", T.BIT, flen=1), 0, False, {"type": "boolean"}),
+        (column("c", T.BIT), 1, True, {"type": "boolean"}),
         (
             column("c", T.BIT, flen=10),
             0x2AA,

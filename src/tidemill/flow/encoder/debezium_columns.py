@@ -16,7 +16,7 @@ from tidemill.columnar.assembler import Kind
 from tidemill.columnar.program import TextColumn
 from tidemill.columnar.time_numbers import DAY_MICROS, Numbers
 from tidemill.errors import InvariantError
-from tidemill.flow.encoder.debezium_defaults import NO_MOMENT, null_value, schema_default
+from tidemill.flow.encoder.debezium_defaults import NO_MOMENT, bit_length, null_value, schema_default
 from tidemill.flow.encoder.elements import enum_names, set_names
 from tidemill.flow.encoder.json_text import plain
 from tidemill.flow.encoder.names import allowed_elements
@@ -114,7 +114,7 @@ def _tidb_type(column: ColumnInfo) -> str:
 
 
 def _is_boolean(column: ColumnInfo) -> bool:
-    return column.type is ColumnType.BIT and column.flen == 1
+    return column.type is ColumnType.BIT and bit_length(column) == 1
 
 
 def _field_type(column: ColumnInfo) -> str:
@@ -134,7 +134,7 @@ def _name(column: ColumnInfo) -> list[str]:
     """The members that tell what a value means."""
     match column.type:
         case ColumnType.BIT if not _is_boolean(column):
-            parameters = {"length": str(column.flen)}
+            parameters = {"length": str(bit_length(column))}
             return [f'"name":"io.debezium.data.Bits","version":1,"parameters":{plain(parameters)}']
         case ColumnType.ENUM:
             parameters = {"allowed": allowed_elements(column.elems)}
@@ -162,7 +162,7 @@ def _bits(column: ColumnInfo, values: pa.Array) -> TextColumn:
     if _is_boolean(column):
         words = pa.array(["false", "true"], pa.string())
         return TextColumn(words.take(pc.not_equal(values, pa.scalar(0, pa.uint64())).cast(pa.int8())), Kind.RAW)
-    size = -(-column.flen // 8)
+    size = -(-bit_length(column) // 8)
     numbers = np.frombuffer(values.buffers()[1], "<u8", len(values), 8 * values.offset) if len(values) else np.empty(0)
     raw = np.ascontiguousarray(numbers.view(np.uint8).reshape(-1, 8)[:, :size])
     offsets = np.arange(0, size * (len(values) + 1), size, dtype=np.int32)

@@ -9,6 +9,7 @@ from tidemill.columnar import float_text, moment_text, time_numbers
 from tidemill.columnar.time_numbers import Numbers
 from tidemill.flow.encoder.json_text import plain
 from tidemill.model.table import INTEGER_TYPES, STRING_TYPES, ColumnInfo, ColumnType
+from tidemill.tidb.mysql_type import default_length
 
 NO_MOMENT = "1970-01-01T00:00:00Z"  # of a TIMESTAMP that is zero
 _CURRENT = "CURRENT_TIMESTAMP"
@@ -49,18 +50,22 @@ def null_value(column: ColumnInfo) -> str:
     return schema_default(column) or "null"
 
 
+def bit_length(column: ColumnInfo) -> int:
+    return column.flen if column.flen > 0 else default_length(ColumnType.BIT)
+
+
 def bits(column: ColumnInfo, raw: bytes) -> str:
     """A BIT, whose bytes begin with the highest."""
     number = int.from_bytes(raw, "big")
-    if column.flen == 1:
+    if bit_length(column) == 1:
         return "true" if number else "false"
-    size = -(-max(column.flen, 1) // 8)
+    size = -(-bit_length(column) // 8)
     return f'"{base64.b64encode((number & (1 << 8 * size) - 1).to_bytes(size, "little")).decode()}"'
 
 
 def bits_text(column: ColumnInfo, raw: bytes) -> str:
     """As digits, without zeros in front that make no byte full."""
-    first = format(raw[0], "b").rjust(column.flen % 8, "0") if raw else ""
+    first = format(raw[0], "b").rjust(bit_length(column) % 8, "0") if raw else ""
     return first + "".join(format(byte, "08b") for byte in raw[1:])
 
 

@@ -13,6 +13,7 @@ from tidemill.config.keys import MESSAGES, Key, boolean, text
 from tidemill.config.sink_uri import SHOWN
 from tidemill.config.values import boolean_of, sentence
 from tidemill.errors import SinkUriError, suggestion
+from tidemill.flow.encoder.avro import Avro
 from tidemill.flow.encoder.canal_json import CanalJson
 from tidemill.flow.encoder.csv import Csv
 from tidemill.flow.encoder.debezium import Debezium
@@ -29,6 +30,7 @@ FOR_QUEUES: Mapping[str, type[QueueProtocol]] = {
     OpenProtocol.name: OpenProtocol,
     CanalJson.name: CanalJson,
     Debezium.name: Debezium,
+    Avro.name: Avro,
 }
 
 P = TypeVar("P", bound=MessageProtocol)
