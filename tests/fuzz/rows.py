@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from io import BytesIO
 from random import Random
 
+import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -21,14 +23,17 @@ from tests.reference import encode as e
 from tests.reference.rows import Decoder, Undecodable
 from tidemill.errors import CorruptDataError, RowUndecodableError
 from tidemill.flow.dispatcher import split_key_updates
-from tidemill.flow.encoder import CanalJson, CanalJsonEncoder, Csv, OpenProtocol
+from tidemill.flow.encoder import Avro, CanalJson, CanalJsonEncoder, Csv, Debezium, OpenProtocol
+from tidemill.flow.encoder.avro import AvroEncoder
 from tidemill.flow.encoder.csv import BinaryEncoding
+from tidemill.flow.encoder.debezium import DebeziumEncoder
 from tidemill.flow.encoder.open_protocol import OpenProtocolEncoder
 from tidemill.flow.mounter import mount
 from tidemill.model.change import RAW_CHANGE_SCHEMA, Op
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType as T
 from tidemill.model.table import TableInfo
+from tidemill.testing.schema_registry import StandInRegistry
 from tidemill.verify.hashing import Sums, row_hashes
 
 Change = tuple[bytes, bytes, bytes]  # key, value, old value
@@ -39,6 +44,7 @@ _ENCODERS = (
     Csv(delimiter="|^|", quote="", binary_encoding=BinaryEncoding.HEX).encoder(0, b"\n"),
     OpenProtocol(max_batch_size=1).encoder(1),
     OpenProtocol(max_batch_size=1, only_output_updated_columns=True).encoder(1),
+    Debezium(time_zone="America/St_Johns").encoder(1),
 )
 _BATCHES = OpenProtocol(max_batch_size=3).encoder(1)
 _CELLS = (
@@ -55,6 +61,12 @@ _CELLS = (
     (T.BIT, [e.uint_cell(2**64 - 1)]),
     (T.YEAR, [e.int_cell(2155)]),
 )
+
+
+@cache
+def _avro() -> tuple[StandInRegistry, AvroEncoder]:
+    registry = StandInRegistry().__enter__()  # for as long as the process lives
+    return registry, Avro(registry.uri, enable_tidb_extension=True, topic="any").encoder(1)
 
 
 @cache
@@ -154,14 +166,25 @@ def _go_on(rows: RowBatch) -> None:
                 continue
             assert len(messages) == len(changed)
             for message in messages:
-                if isinstance(encoder, CanalJsonEncoder):
+                if isinstance(encoder, CanalJsonEncoder | DebeziumEncoder):
                     json.loads(message)
                 elif isinstance(encoder, OpenProtocolEncoder):
                     json.loads(message[8:])
+        with suppress(CorruptDataError):
+            _read_avro(changed)
         partitions = (changed.commit_ts % 2).astype(np.int32)
         encoded = _BATCHES.encode(changed, partitions)
         assert encoded.changes is not None
         assert encoded.changes.sum() == len(changed)
+
+
+def _read_avro(rows: RowBatch) -> None:
+    registry, encoder = _avro()
+    encoded = encoder.encode(rows)
+    for message in filter(None, encoded.messages()):
+        body = BytesIO(message[5:])
+        fastavro.schemaless_reader(body, json.loads(registry.texts[int.from_bytes(message[1:5])]), None)
+        assert body.read() == b""
 
 
 @pytest.mark.parametrize("source", ["recorded", "made", "old format"])

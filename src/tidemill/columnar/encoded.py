@@ -29,6 +29,7 @@ class Encoded:
     keys: Keys | None = None  # None: messages have no keys
     partitions: npt.NDArray[np.int32] | None = None  # of a topic; None: there is one, or none
     changes: npt.NDArray[np.int64] | None = None  # in each message; None: one
+    has_value: npt.NDArray[np.bool_] | None = None  # False: the message is its key, with null behind it; None: all have
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from tidemill.columnar.floats import ES6, GENERAL, POSITIONAL, powers_of_ten, write_float
+from tidemill.columnar.floats import ES6, GENERAL, PADDED, POSITIONAL, powers_of_ten, write_float
 from tidemill.columnar.jit import Bytes, Ints, Words, helper, i64, kernel, u64
 
 _LONGEST = 26  # where exponents are written: sign, 17 digits, point, e-308; or up to 0.00000 before the digits
@@ -23,6 +23,11 @@ def general(values: pa.Array) -> pa.Array:
 def json(values: pa.Array) -> pa.Array:
     """As Go and JavaScript write numbers in JSON: positional from 1e-6 to below 1e21, else ``1e-7`` and ``1e+21``."""
     return _printed(values, ES6)
+
+
+def json_padded(values: pa.Array) -> pa.Array:
+    """As ``json``, with two digits of exponent or more: ``1e-07``."""
+    return _printed(values, PADDED)
 
 
 def _printed(values: pa.Array, layout: int) -> pa.Array:

@@ -18,6 +18,7 @@ LAST_POWER = 292
 POSITIONAL = 0  # without exponent, whatever the size: Go's 'f'
 ES6 = 1  # as Go's JSON: an exponent below 1e-6 and from 1e21 on
 GENERAL = 2  # an exponent of two digits or more below 1e-4 and from 1e6 on: Go's 'g'
+PADDED = 3  # as ES6, with an exponent of two digits or more: json-iterator's numbers
 
 LONGEST_FLOAT = 350  # a double in positional form: 309 digits, or 0.000… down to 1e-324 with 17 digits
 
@@ -143,6 +144,8 @@ def write_float(out: Bytes, to: int, bits: int, is_single: bool, layout: int, po
     point = count + power  # digits before the decimal point; the value is 0.digits * 10**point
     if layout == ES6 and (point < -5 or point > 21):
         return _write_exponent(out, to, digits, count, point - 1, 1)
+    if layout == PADDED and (point < -5 or point > 21):
+        return _write_exponent(out, to, digits, count, point - 1, 2)
     if layout == GENERAL and (point < -3 or point > 6):
         return _write_exponent(out, to, digits, count, point - 1, 2)
     if point <= 0:

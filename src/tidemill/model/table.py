@@ -97,6 +97,7 @@ class ColumnInfo:
     generated_expr: str = ""
     is_stored: bool = False  # of a generated column
     is_hidden: bool = False
+    comment: str = ""
 
     @property
     def is_unsigned(self) -> bool:
@@ -160,6 +161,7 @@ class TableInfo:
     is_sequence: bool = False
     charset: str = "utf8mb4"
     collate: str = "utf8mb4_bin"
+    view_columns: tuple[str, ...] = ()  # of a view: names, which are all that is known of its columns
 
     @property
     def full_name(self) -> str:

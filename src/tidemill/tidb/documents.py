@@ -373,6 +373,7 @@ def _table(
         is_sequence=document.get("sequence") is not None,
         charset=str(document.get("charset") or ""),
         collate=str(document.get("collate") or ""),
+        view_columns=tuple(_name(column["name"]) for column in document.get("cols") or ()) if is_view else (),
     )
 
 
@@ -397,6 +398,7 @@ def _column(document: Document, offset: int) -> ColumnInfo:
         str(document.get("generated_expr_string") or ""),
         bool(document.get("generated_stored")),
         bool(document.get("hidden")),
+        str(document.get("comment") or ""),
     )
 
 

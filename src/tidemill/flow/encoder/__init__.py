@@ -2,14 +2,16 @@
 
     RowBatch ──► encoder of a protocol ──► Encoded (all messages in one buffer)
 
-Each protocol is a module: ``canal_json``, ``csv``, ``open_protocol``; ``port`` says what one is, ``registry`` which
-there are. Its encoder is made on the executor; it keeps what is fixed per table and writes the rest in one compiled
-loop (``columnar.assembler``), straight from Arrow's buffers.
+Each protocol is a module: ``avro``, ``canal_json``, ``csv``, ``debezium``, ``open_protocol``; ``port`` says what one
+is, ``registry`` which there are. Its encoder is made on the executor; it keeps what is fixed per table and writes the
+rest in one compiled loop (``columnar.assembler``, ``columnar.avro_binary``), straight from Arrow's buffers.
 """
 
 from tidemill.columnar.encoded import Encoded
+from tidemill.flow.encoder.avro import Avro
 from tidemill.flow.encoder.canal_json import CanalJson, CanalJsonEncoder
 from tidemill.flow.encoder.csv import BinaryEncoding, Csv, CsvEncoder
+from tidemill.flow.encoder.debezium import Debezium
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, Message, Option, QueueProtocol
 from tidemill.flow.encoder.registry import (
@@ -24,12 +26,14 @@ from tidemill.flow.encoder.registry import (
 __all__ = [
     "FOR_FILES",
     "FOR_QUEUES",
+    "Avro",
     "BinaryEncoding",
     "CanalJson",
     "CanalJsonEncoder",
     "CountingEncoder",
     "Csv",
     "CsvEncoder",
+    "Debezium",
     "Encoded",
     "Encoder",
     "FileProtocol",

@@ -19,3 +19,24 @@ def _escape(found: re.Match[str]) -> str:
     if char in _SHORT:
         return _SHORT[char]
     return f"\\u{ord(char):04x}" if not 0xD800 <= ord(char) <= 0xDFFF else "\\ufffd"
+
+
+_CONTROLS = re.compile('[\x00-\x1f"\\\\\ud800-\udfff]')
+
+
+def plain(value: object) -> str:
+    """A document of dicts, lists, strings, whole numbers, booleans and None, with no more escapes than JSON wants."""
+    match value:
+        case str():
+            return '"' + _CONTROLS.sub(_escape, value) + '"'
+        case dict():
+            return "{" + ",".join(f"{plain(name)}:{plain(member)}" for name, member in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ",".join(map(plain, value)) + "]"
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+    raise TypeError(f"{type(value).__name__} has no place in a document of ours")

@@ -14,7 +14,7 @@ its options: small and picklable, since it travels to executors.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -93,3 +93,10 @@ class QueueProtocol(MessageProtocol, Protocol):
 
     def resolved(self, ts: Ts, built_ms: int) -> Message | None:
         """That all up to ``ts`` has been sent. None: the protocol, or its options, have no such message."""
+
+
+@runtime_checkable
+class TopicProtocol(Protocol):
+    """A queue's protocol whose messages of rows depend on their topic: ``for_topic`` comes before ``encoder``."""
+
+    def for_topic(self, topic: str) -> Self: ...

@@ -13,8 +13,10 @@ from tidemill.config.keys import MESSAGES, Key, boolean, text
 from tidemill.config.sink_uri import SHOWN
 from tidemill.config.values import boolean_of, sentence
 from tidemill.errors import SinkUriError, suggestion
+from tidemill.flow.encoder.avro import Avro
 from tidemill.flow.encoder.canal_json import CanalJson
 from tidemill.flow.encoder.csv import Csv
+from tidemill.flow.encoder.debezium import Debezium
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, MessageProtocol, QueueProtocol
 from tidemill.model.row import RowBatch
@@ -27,6 +29,8 @@ FOR_FILES: Mapping[str, type[FileProtocol]] = {
 FOR_QUEUES: Mapping[str, type[QueueProtocol]] = {
     OpenProtocol.name: OpenProtocol,
     CanalJson.name: CanalJson,
+    Debezium.name: Debezium,
+    Avro.name: Avro,
 }
 
 P = TypeVar("P", bound=MessageProtocol)
