@@ -48,6 +48,8 @@ class KafkaOwner(NoSyncPoints):
         self._told_ts = Ts(0)
 
     def begin(self) -> None:
+        if self._term is not None:
+            NEWEST.meet(self._term)
         found = self._known.topics.cluster_id()
         if self._cluster not in ("", found):
             raise SinkError(
@@ -75,6 +77,7 @@ class KafkaOwner(NoSyncPoints):
             )  # fmt: skip
 
     def fence(self, writers: Collection[str] | None = None) -> None:
+        self._check()
         names = None if writers is None else frozenset(writers)
         NEWEST.end(self._options.changefeed, self._options.cluster_id, names)
 
@@ -163,7 +166,7 @@ class KafkaWriter:
         written_ts: Ts | None,
     ) -> None:
         """What comes next of these tables may have been sent before: it is sent again."""
-        if self._generation is not None and tables is None:
+        if self._generation is not None:
             NEWEST.meet(self._generation)
         self._known.forget()
         self._known.learn(state or {})
