@@ -5,7 +5,8 @@ from one to another. It does not move while a table is missing.
 
 A DDL at F runs once each table that it touches *is* at F, that is, every row of theirs with commit-ts ≤ F is durable
 and no later one, and all others have passed F, but for those that wait for a DDL themselves. Where readers go by the
-order of messages (``orders_ddls``), these have to be there as well. DDLs run in order. A sync point is noted when all tables are exactly there, and every DDL up to it has run.
+order of messages (``orders_ddls``), these have to be there as well. DDLs run in order. A sync point is noted
+when all tables are exactly there, and every DDL up to it has run.
 """
 
 from collections.abc import Iterable, Mapping

@@ -9,7 +9,10 @@ where they are all the same.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import InvariantError, SinkError
@@ -91,9 +94,7 @@ class KafkaOwner(NoSyncPoints):
             return None
         at = [int(event.finished_ts), event.seq]
         if self._refilled != at:
-            target = self._known.target(event.table_info, term)
-            for physical_id in event.table_info.physical_ids:
-                target.write(iter(self._rescan(event.table_info, [physical_id], event.finished_ts)))
+            self._refill(event.table_info, event.finished_ts, self._rescan, term)
             self._refilled = at
         return self._state()
 
@@ -113,6 +114,13 @@ class KafkaOwner(NoSyncPoints):
 
     def close(self) -> None:
         """Producers are the process's own."""
+
+    def _refill(self, table: TableInfo, ts: Ts, rescan: Rescan, term: Generation) -> None:
+        """All rows as of ``ts``, and with this as their commit-ts: they come behind the DDL. Runs in the owner."""
+        target = self._known.target(table, term)
+        for physical_id in table.physical_ids:
+            rows = rescan(table, [physical_id], ts)
+            target.write(replace(batch, commit_ts=np.full_like(batch.commit_ts, ts)) for batch in rows)
 
     def _topic_of(self, event: DdlEvent) -> str:
         if event.type == ActionType.RENAME_TABLE and event.pre_table:
