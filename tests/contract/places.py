@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 from tests.flow.encoder.samples import KEY, column, table_of
+from tests.kafka import Broker
 from tests.mariadb import MariaDb
+from tests.open_topic import DDL, ROW, Log, read_log
 from tests.sinks.files.storage.buckets import Bucket
 from tidemill.flow.pipeline import Target
 from tidemill.model.table import ColumnType, TableInfo
 from tidemill.sinks import OwnerSink, SinkOptions, SinkWriter, read_sink_uri
 from tidemill.sinks.files.durable import DurableFiles
+from tidemill.sinks.kafka.target import KafkaTarget
 from tidemill.sinks.lake import LakeOptions
 from tidemill.sinks.lake.reader import Lake
 from tidemill.sinks.mysql import MysqlOptions, MysqlOwner, MysqlTarget, MysqlWriter
@@ -187,6 +190,39 @@ class Server(Place):
     def _query(self, *statements: str) -> list[Any]:
         assert self.server is not None
         return self.server.query(*statements)
+
+
+@dataclass
+class Topics(Place):
+    """Messages of both tables in one topic, as a reader takes them: what it has seen before it skips."""
+
+    broker: Broker | None = None
+
+    def hasty(self, target: Target) -> Target:
+        assert isinstance(target, KafkaTarget)
+        return replace(target, options=replace(target.options, write_timeout_seconds=1.0))
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        assert self.broker is not None
+        with self.broker.paused():
+            yield
+
+    def read(self, table: TableInfo, state: State) -> Found:
+        log = self.log()
+        first: dict[str, tuple[int, int]] = {}
+        for event in log.events(ROW):
+            if (event.schema, event.table) == (table.schema, table.name) and event.ts <= log.resolved_ts:
+                first.setdefault(event.identity, (event.columns["id"]["v"], event.columns["v"]["v"]))
+        return list(first.values())
+
+    def forms(self, table: TableInfo) -> list[Any]:
+        partitions = enumerate(self.log().partitions)
+        return sorted({(number, e.ts, e.value["q"]) for number, part in partitions for e in part if e.kind == DDL})
+
+    def log(self) -> Log:
+        assert self.broker is not None
+        return read_log(self.broker, self.uri.partition("?")[0].rpartition("/")[2])
 
 
 class Line:

@@ -24,8 +24,10 @@ from tests.contract.places import (
     MakePlace,
     Place,
     Server,
+    Topics,
 )
 from tests.flow.encoder.samples import COMMIT_TS, column, rows_of
+from tests.kafka import Broker, running
 from tests.mariadb import MariaDb, need_mariadb
 from tests.sinks.files.storage.buckets import Bucket, bucket
 from tidemill.errors import SinkError, SinkUriError, SupersededError
@@ -45,20 +47,25 @@ SINKS = {
     "Iceberg": "iceberg",
     "Delta": "delta",
     "MySQL, TiDB": "mysql",
+    "Kafka": "kafka",
     "blackhole": "blackhole",
 }
 ALWAYS = "yes"
 SHARED = "shared"  # a server has the tables of several changefeeds: each has marks of its own there
+COPIES = "copies"  # Kafka keeps everything; what is late adds exact copies, which readers skip
 NOTHING = "–"  # nothing is kept, so there is nothing to be kept
 
 # Each line of the contract, by the test that holds sinks to it, and where it is another one.
 LINES: dict[str, tuple[str, dict[str, str]]] = {
     "crash": ("Whoever dies at whatever step, each change is there once", {}),
-    "late": ("A late task lands nothing, a late commit is refused", {"blackhole": NOTHING}),
+    "late": ("A late task lands nothing, a late commit is refused", {"blackhole": NOTHING, "kafka": COPIES}),
     "together": ("Writers of different tables work at the same time, and hand tables over", {}),
     "killed": ("The table of a writer that was killed goes on with another", {"blackhole": NOTHING}),
-    "owner": ("An owner that was replaced changes nothing", {"blackhole": NOTHING}),
-    "foreign": ("Another changefeed's target is refused by name", {"blackhole": NOTHING, "mysql": SHARED}),
+    "owner": ("An owner that was replaced changes nothing", {"blackhole": NOTHING, "kafka": COPIES}),
+    "foreign": (
+        "Another changefeed's target is refused by name",
+        {"blackhole": NOTHING, "mysql": SHARED, "kafka": SHARED},
+    ),
     "outage": ("An outage is told from a refusal, and passes", {"blackhole": NOTHING}),
     "ddl": ("The same DDL twice is one", {"blackhole": NOTHING}),
     "beside": ("A DDL runs while other tables are written", {"blackhole": NOTHING}),
@@ -67,7 +74,7 @@ LINES: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def kept_by(line: str) -> list[str]:
-    return [sink for sink in SINKS.values() if LINES[line][1].get(sink, ALWAYS) == ALWAYS]
+    return [sink for sink in SINKS.values() if LINES[line][1].get(sink, ALWAYS) in (ALWAYS, COPIES)]
 
 
 def table_of_contract() -> str:
@@ -98,6 +105,12 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
     need_mariadb()
     with MariaDb(tmp_path_factory.mktemp("mariadb")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -131,6 +144,11 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakePlace
                 for name in "ab":
                     server.query(f"CREATE TABLE {found.schema}.{name} (id BIGINT PRIMARY KEY, v BIGINT)")
                 return found
+            case "kafka":
+                broker: Broker = request.getfixturevalue("kafka")
+                hasty = "write-timeout=2s&dial-timeout=2s&read-timeout=2s"
+                topic = f"contract-{next(_schemas)}"
+                return Topics(broker.uri(topic, f"protocol=open-protocol&{hasty}"), broker=broker)
             case _:
                 return Blackhole("blackhole://?protocol=canal-json")
 
@@ -481,7 +499,7 @@ def test_an_unknown_parameter_is_refused_by_name(places: MakePlace) -> None:
         read_sink_uri(f"{places().uri}&no-such-thing=1")
 
 
-@pytest.mark.parametrize("places", ["file", "csv", "bucket"], indirect=True)
+@pytest.mark.parametrize("places", ["file", "csv", "bucket", "kafka"], indirect=True)
 def test_rows_that_a_ddl_brings_come_before_those_of_writers(places: MakePlace) -> None:
     """A table that gets its key: no change tells of the rows that it had."""
     feed = Feed(places())
@@ -497,4 +515,5 @@ def test_rows_that_a_ddl_brings_come_before_those_of_writers(places: MakePlace) 
     feed.batch(writer, after, 5)
     feed.start()
     feed.batch(feed.writer("main"), after, 6)
+    feed.finish()
     assert feed.found(after) == [*numbered(2), (4, 4), (5, 5), (6, 6)]

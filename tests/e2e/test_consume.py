@@ -1,5 +1,6 @@
 """SQL on the embedded TiDB, into Kafka, and from there into a MariaDB: equal, and no transaction ever torn."""
 
+import json
 import random
 import threading
 from collections.abc import Iterator
@@ -128,5 +129,11 @@ def test_a_bank_comes_out_of_a_topic_as_it_is_whoever_is_killed(
             wanted = bank.rows()
             wait_until(is_equal, f"equality after {victim}", every_seconds=0.2)
         assert reader.looked
+        with Command(tmp_path / "runs", "check-topic", uri, output="json") as check:
+            assert check.wait() == 0, check.output + check.errors
+            report = json.loads(check.output)
+        assert report["is_ok"]
+        assert report["rows"]
+        assert report["ddls"]
         if consistency == "transaction":
             assert reader.torn == []

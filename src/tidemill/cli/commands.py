@@ -39,7 +39,8 @@ def application(commands: Sequence[str] = COMMANDS) -> typer.Typer:
     app.callback(invoke_without_command=True)(root)
     for name in commands:
         with quick_imports() if name in _LONG_LIVED else nullcontext():
-            command = getattr(import_module(f"tidemill.cli.{name}"), name)
+            module = name.replace("-", "_")
+            command = getattr(import_module(f"tidemill.cli.{module}"), module)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:

@@ -15,6 +15,7 @@ from tidemill.config.values import seconds_of
 
 STORAGE = ("file", "s3", "gcs", "gs", "azblob", "azure", "noop")
 DATABASE = ("mysql", "mysql+ssl", "tidb", "tidb+ssl")
+KAFKA = ("kafka", "kafka+ssl")
 QUEUE = ("kafka", "kafka+ssl", "pulsar", "pulsar+ssl", "pulsar+http", "pulsar+https")
 MESSAGES = (*STORAGE, *QUEUE, "blackhole")  # sinks of messages, in files or queues
 
@@ -42,6 +43,12 @@ def number(lowest: int = 0) -> Callable[[Any], int]:
         return value
 
     return read
+
+
+def whole_number(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError("a whole number")
+    return value
 
 
 def texts(value: Any) -> tuple[str, ...]:
@@ -237,9 +244,33 @@ KEYS: Mapping[str, Key] = {
             ("enable-cache-prepared-statement", boolean, "cache-prep-stmts"),
         )
     },
+    **{
+        f"sink.kafka-config.{name}": _setting(read, "", f"The sink URI's `{parameter}`.", parameter, KAFKA)
+        for name, read, parameter in (
+            ("partition-num", number(1), "partition-num"),
+            ("replication-factor", number(1), "replication-factor"),
+            ("auto-create-topic", boolean, "auto-create-topic"),
+            ("max-message-bytes", number(1), "max-message-bytes"),
+            ("compression", text, "compression"),
+            ("required-acks", whole_number, "required-acks"),
+            ("kafka-version", text, "kafka-version"),
+            ("kafka-client-id", text, "kafka-client-id"),
+            ("enable-tls", boolean, "enable-tls"),
+            ("ca", text, "ca"),
+            ("cert", text, "cert"),
+            ("key", text, "key"),
+            ("insecure-skip-verify", boolean, "insecure-skip-verify"),
+            ("sasl-user", text, "sasl-user"),
+            ("sasl-password", text, "sasl-password"),
+            ("sasl-mechanism", text, "sasl-mechanism"),
+            ("dial-timeout", duration_text, "dial-timeout"),
+            ("read-timeout", duration_text, "read-timeout"),
+            ("write-timeout", duration_text, "write-timeout"),
+            ("output-raw-change-event", boolean, "output-raw-change-event"),
+        )
+    },
 }
 
-_QUEUES = "it is for message queues"
 _SIMPLE = "it is for the protocol simple"
 
 # Keys and whole sections of TiCDC that are not honoured, each with the reason.
@@ -267,7 +298,7 @@ REFUSED: Mapping[str, str] = {
     "sink.dispatchers[].target-table": "tables keep their names",
     "sink.schema-registry": "it is for the protocol avro",
     "sink.encoder-concurrency": "rows are encoded by Spark's tasks: choose their number with --spark-master",
-    "sink.enable-kafka-sink-v2": _QUEUES,
+    "sink.enable-kafka-sink-v2": "there is one Kafka sink",
     "sink.advance-timeout-in-sec": "TiCDC has given it up too",
     "sink.send-bootstrap-interval-in-sec": _SIMPLE,
     "sink.send-bootstrap-in-msg-count": _SIMPLE,
@@ -275,9 +306,10 @@ REFUSED: Mapping[str, str] = {
     "sink.send-all-bootstrap-at-start": _SIMPLE,
     "sink.debezium-disable-schema": "it is for the protocol debezium",
     "sink.debezium": "it is for the protocol debezium",
-    "sink.open": "it is for the protocol open-protocol",
-    "sink.kafka-config": _QUEUES,
-    "sink.pulsar-config": _QUEUES,
+    "sink.kafka-config.max-retry": "messages are sent again until they are confirmed",
+    "sink.kafka-config.large-message-handle": "a message that is too large stops the changefeed",
+    "sink.kafka-config.codec-config": "give the protocol's options in the sink URI",
+    "sink.pulsar-config": "there is no sink for Pulsar",
     "sink.csv.output-handle-key": "csv records have no such column",
     "sink.cloud-storage-config.flush-concurrency": "a file is written in one piece",
     "sink.cloud-storage-config.file-expiration-days": "files are kept until you delete them",

@@ -43,6 +43,7 @@ class Listening:
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         self.trouble: str | None = None  # why nothing comes, where that is known
+        self.positions: dict[int, int] = {}  # by partition: what is read next
         self._paused: set[int] = set()
         self._assigned: set[int] = set()
         self._consumer = Consumer(
@@ -79,22 +80,24 @@ class Listening:
         except KafkaException as error:
             raise _unavailable(self._options, error.args[0]) from None
 
+    def ends(self, partitions: int) -> dict[int, int]:
+        """The offset behind the last message of each partition, as of now."""
+        return {p: self._bounds(p)[1] for p in range(partitions)}
+
     def listen(self, offsets: Mapping[int, int]) -> None:
         """To these partitions, each from its offset on, and to no others."""
         self._assigned = set(offsets)
         self._paused = set()
-        self._consumer.assign([self._place(p, self._first(p, offset)) for p, offset in offsets.items()])
+        self.positions = {p: self._first(p, offset) for p, offset in offsets.items()}
+        self._consumer.assign([self._place(p, offset) for p, offset in self.positions.items()])
 
     def _first(self, partition: int, offset: int) -> int:
         """Where a partition begins by now, for who has not read it yet; what was to be read on must still be there."""
-        try:
-            low, high = self._consumer.get_watermark_offsets(self._place(partition), timeout=_ANSWER_SECONDS)
-        except KafkaException as error:
-            raise _unavailable(self._options, error.args[0]) from None
+        low, high = self._bounds(partition)
         if offset == BEGINNING:
             if low > 0:
                 log.warning("the topic's first messages are gone; reading what is there", partition=partition)
-            return int(low)
+            return low
         if low <= offset <= high:
             return offset
         raise UpstreamError(
@@ -102,6 +105,13 @@ class Listening:
             f"{low} to {high} of it. Messages were removed before they were read. Copy the tables anew, and start with "
             "another --data-dir."
         )
+
+    def _bounds(self, partition: int) -> tuple[int, int]:
+        try:
+            low, high = self._consumer.get_watermark_offsets(self._place(partition), timeout=_ANSWER_SECONDS)
+        except KafkaException as error:
+            raise _unavailable(self._options, error.args[0]) from None
+        return int(low), int(high)
 
     def poll(self, most: int, seconds: float) -> list[Heard]:
         """What has come, at most so many messages; waits for the first."""
@@ -120,6 +130,7 @@ class Listening:
             offsets.append(message.offset())
         if parts:
             self.trouble = None
+        self.positions |= {p: offsets[-1] + 1 for p, (_, _, offsets) in parts.items() if p in self._assigned}
         return [
             Heard(
                 partition,

@@ -77,7 +77,7 @@ def protocol_keys() -> dict[str, Key]:
             parameter,
             MESSAGES,
         )
-        for kind in FOR_FILES.values()
+        for kind in (*FOR_FILES.values(), *FOR_QUEUES.values())
         for parameter, option in kind.options.items()
         if option.key
     }

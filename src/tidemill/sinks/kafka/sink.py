@@ -9,7 +9,10 @@ where they are all the same.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import InvariantError, SinkError
@@ -48,6 +51,8 @@ class KafkaOwner(NoSyncPoints):
         self._told_ts = Ts(0)
 
     def begin(self) -> None:
+        if self._term is not None:
+            NEWEST.meet(self._term)
         found = self._known.topics.cluster_id()
         if self._cluster not in ("", found):
             raise SinkError(
@@ -75,6 +80,7 @@ class KafkaOwner(NoSyncPoints):
             )  # fmt: skip
 
     def fence(self, writers: Collection[str] | None = None) -> None:
+        self._check()
         names = None if writers is None else frozenset(writers)
         NEWEST.end(self._options.changefeed, self._options.cluster_id, names)
 
@@ -88,9 +94,7 @@ class KafkaOwner(NoSyncPoints):
             return None
         at = [int(event.finished_ts), event.seq]
         if self._refilled != at:
-            target = self._known.target(event.table_info, term)
-            for physical_id in event.table_info.physical_ids:
-                target.write(iter(self._rescan(event.table_info, [physical_id], event.finished_ts)))
+            self._refill(event.table_info, event.finished_ts, self._rescan, term)
             self._refilled = at
         return self._state()
 
@@ -110,6 +114,13 @@ class KafkaOwner(NoSyncPoints):
 
     def close(self) -> None:
         """Producers are the process's own."""
+
+    def _refill(self, table: TableInfo, ts: Ts, rescan: Rescan, term: Generation) -> None:
+        """All rows as of ``ts``, and with this as their commit-ts: they come behind the DDL. Runs in the owner."""
+        target = self._known.target(table, term)
+        for physical_id in table.physical_ids:
+            rows = rescan(table, [physical_id], ts)
+            target.write(replace(batch, commit_ts=np.full_like(batch.commit_ts, ts)) for batch in rows)
 
     def _topic_of(self, event: DdlEvent) -> str:
         if event.type == ActionType.RENAME_TABLE and event.pre_table:
@@ -163,7 +174,7 @@ class KafkaWriter:
         written_ts: Ts | None,
     ) -> None:
         """What comes next of these tables may have been sent before: it is sent again."""
-        if self._generation is not None and tables is None:
+        if self._generation is not None:
             NEWEST.meet(self._generation)
         self._known.forget()
         self._known.learn(state or {})
