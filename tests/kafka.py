@@ -35,11 +35,11 @@ _PATIENCE_SECONDS = 90
 _INSTALL_SECONDS = 600
 _HEAP = ("-Xmx512m", "-Xms256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
-# Maven Central alone: Spark's own settings ask other places first, and wait for them.
+# Ivy's own default, Maven Central, alone: Spark's settings ask other places first, and wait for them.
 _IVY_SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <resolvers>
-    <ibiblio name="central" m2compatible="true" root="https://repo1.maven.org/maven2/"/>
+    <ibiblio name="central" m2compatible="true"/>
   </resolvers>
 </ivysettings>
 """

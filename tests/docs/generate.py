@@ -4,6 +4,7 @@ python -m tests.docs.generate        rewrites them; a test fails while they are 
 """
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: 
 def commands() -> str:
     """A section per command: its help, its options."""
     found: dict[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
-    sections = [_command(name, found[name]) for name in ("run", "verify", "upstream", "demo", "warm")]
+    sections = [
+        _command(name, found[name]) for name in ("run", "consume", "check-topic", "verify", "upstream", "demo", "warm")
+    ]
     group = found["fault"]
     sections += [f"## tidemill fault\n\n{group.help}\n\n" + "\n".join(_options(group.params)) + "\n"]
     sections += [_command(f"fault {name}", command, "###") for name, command in group.commands.items()]
@@ -45,11 +48,17 @@ def _options(options: list[Any]) -> list[str]:
     lines = ["| Option | Default | Meaning |", "|---|---|---|"]
     for option in options:
         default = "required" if option.required else "" if option.default in (None, "") else f"`{option.default}`"
-        if option.is_flag:
+        if getattr(option, "is_flag", False):  # arguments cannot be one
             default = "off"
+        if isinstance(option.default, StrEnum):
+            default = f"`{option.default.value}`"
         instead = f" Or in the environment: `{option.envvar}`." if option.envvar else ""
-        lines.append(f"| `{option.opts[0]}` | {default} | {option.help}{instead} |")
+        lines.append(f"| `{_name(option)}` | {default} | {option.help}{instead} |")
     return lines
+
+
+def _name(option: Any) -> str:
+    return str(option.opts[0] if option.param_type_name == "option" else option.opts[0].upper())
 
 
 def parameters() -> str:

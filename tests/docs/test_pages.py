@@ -16,6 +16,7 @@ import pytest
 
 from tests.docs.generate import PAGES, ROOT, generated
 from tests.e2e.processes import PATIENCE_SECONDS, Command, wait_until
+from tests.kafka import running as running_kafka
 from tests.mariadb import MariaDb, need_mariadb
 from tidebox.upstream import EmbeddedUpstream
 from tidemill import demo
@@ -25,6 +26,7 @@ DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FIRST = ROOT / "docs/start/first-changefeed.md"  # what it leaves behind is looked at by other pages
 READER_HAD_ENOUGH = 128 + signal.SIGPIPE  # as with head, where the left side of the pipe has more to say
 MYSQL = "mysql://root@127.0.0.1:3306/"
+KAFKA = "127.0.0.1:9092"
 CAUGHT_UP = r"(?m)^(idle|waiting for resolved-ts): "
 PROGRESS = re.compile(
     r"(copying \d+/\d+ parts of tables|scanning \d+/\d+ regions|writing.*|idle|waiting for .*): "
@@ -81,7 +83,7 @@ class World:
     """Stands in for the reader: 127.0.0.1:2379 is an upstream with the demo's history, /tmp a folder of the test.
 
     Faults and SQL are tried on an upstream of three stores and two SQL nodes that is new for every page. On a page with
-    SQL a changefeed runs along to the end. 127.0.0.1:3306 is a MariaDB, new for every page.
+    SQL a changefeed runs along to the end. 127.0.0.1:3306 is a MariaDB and 127.0.0.1:9092 a Kafka, new for every page.
     """
 
     def __init__(self, folder: Path, pd: str) -> None:
@@ -104,9 +106,14 @@ class World:
             if any(MYSQL in line for line in shown(page)):
                 need_mariadb()
                 mysql = running.enter_context(MariaDb(place / "mariadb")).uri()
+            kafka = ""
+            if any(KAFKA in line for line in shown(page)):
+                broker = running.enter_context(running_kafka(place / "kafka"))
+                broker.create("shop", 3)
+                kafka = broker.address
             for line in shown(page):
                 pd = fresh.pd_address if has_sql or line.startswith("tidemill fault") else self._pd
-                here = self._in_this_world(line, pd, fresh.sql_addresses, mysql)
+                here = self._in_this_world(line, pd, fresh.sql_addresses, mysql).replace(KAFKA, kafka)
                 self._run(here, place, running if has_sql and line.startswith("tidemill run") else None)
 
     def _in_this_world(self, line: str, pd: str, sql: list[str], mysql: str) -> str:
@@ -129,7 +136,7 @@ class World:
             done = subprocess.run(bash, cwd=place, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
             assert (done.returncode, done.stderr) in ((0, ""), (READER_HAD_ENOUGH, "")), line
             assert done.stdout.strip() or (command == "mariadb" and "select" not in line), f"{line} shows nothing"
-        elif words[0] in ("fault", "warm"):
+        elif words[0] in ("fault", "warm", "check-topic"):
             with Command(place, *words, cwd=place) as asked:
                 assert asked.wait() == 0, asked.errors
                 assert asked.output.strip(), f"{line} shows nothing"

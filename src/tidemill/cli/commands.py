@@ -15,15 +15,8 @@ from tidemill.errors import TidemillError
 from tidemill.startup import quick_imports
 
 _LONG_LIVED = {"run", "consume"}
-COMMANDS = (
-    "upstream",
-    "run",
-    "consume",
-    "verify",
-    "demo",
-    "warm",
-    "fault",
-)  # each is in a module of its name, under that name
+# Each is in a module of its name, under that name, with underscores.
+COMMANDS = ("upstream", "run", "consume", "check-topic", "verify", "demo", "warm", "fault")
 
 
 def application(commands: Sequence[str] = COMMANDS) -> typer.Typer:

@@ -395,9 +395,10 @@ def _kafka_of(options: ConsumeOptions) -> KafkaOptions:
 
 def _sink_of(options: ConsumeOptions) -> SinkOptions:
     sink = read_sink_uri(options.sink_uri)
-    if options.consistency is Consistency.ROW and not sink.traits.joins_transactions:
+    scheme = sink.safe_uri.partition(":")[0]
+    if not sink.traits.joins_transactions and scheme != "blackhole":
         raise UsageError(
-            "--consistency row is for mysql:// and tidb:// sinks: others keep the order of a table's rows, whatever "
-            "partition they were in. Leave it out."
+            f"a topic cannot be read into {scheme}:// yet: messages do not tell all that such a sink has to know of "
+            "a table. Use mysql:// or tidb://, or a changefeed of its own for this sink."
         )
     return sink

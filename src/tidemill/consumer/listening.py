@@ -179,7 +179,13 @@ class Listening:
         self.trouble = error.str()
 
 
-def _unavailable(options: KafkaOptions, error: Any) -> UpstreamError | UsageError:
-    """The sink's words for it fit, but it is the source that is away."""
-    said = sink_error(options, f"read topic {options.topic!r}", error)
-    return UpstreamUnavailableError(str(said)) if said.retryable else UpstreamError(str(said))
+def _unavailable(options: KafkaOptions, error: Any) -> UpstreamError:
+    """The sink's words fit where waiting does not help; else it is the source that is away."""
+    doing = f"read topic {options.topic!r}"
+    found = sink_error(options, doing, error)
+    if not found.retryable:
+        return UpstreamError(str(found))
+    return UpstreamUnavailableError(
+        f"cannot {doing} ({options.place}): {error.str()}. Check the brokers' addresses and that they are up, then "
+        "start again."
+    )
