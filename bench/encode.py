@@ -1,52 +1,107 @@
-"""encode.canal_json: changes a second on one core, beside orjson over the same rows as dicts.
+"""encode.*: changes a second on one core, beside others that turn the same messages, as dicts, into bytes.
 
-The rows are those of ``bench-narrow``, decoded, repeated until they fill a batch of the size that the
-sorter hands on: inserts, a quarter updates, a tenth deletes. The floor only turns dicts into bytes: its
-message dicts are there before the clock starts, which no real encoder would find. Seconds are of one
-core's time; rounds of the two alternate, and each figure is a median.
+The rows are those of ``bench-narrow`` (four columns) and ``bench-wide`` (sixty), decoded, repeated until they fill a
+batch of the size that the sorter hands on: inserts, a quarter updates, a tenth deletes. The floor (orjson, for Avro
+fastavro) only turns dicts into bytes: its message dicts are there before the clock starts, which no real encoder would
+find. Seconds are of one core's time; rounds of the two alternate, and each figure is a median.
 """
 
+import io
 import os
 import statistics
+import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import fastavro
 import orjson
 import pyarrow as pa
 
 from bench.data import TABLE_ID
 from tests.histories import load
-from tidemill.flow.encoder import CanalJson
+from tidemill.flow.encoder import Avro, CanalJson, Debezium, QueueProtocol
 from tidemill.flow.mounter import mount
 from tidemill.flow.schema import SchemaStore
 from tidemill.model.row import RowBatch
 from tidemill.model.ts import Ts
+from tidemill.testing.schema_registry import StandInRegistry
 
 _BATCH = 1 << 16
+_WIDE_BATCH = 1 << 13  # of messages that carry their schema, 10 KB each
 _SAMPLE = 8192  # changes that the floor encodes in a round
 _ROUNDS = 7
+_BUILT_MS = 1_700_000_000_123
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    name: str
+    protocol: QueueProtocol
+    history: str
+    batch: int
+    floor: Callable[[Sequence[bytes]], Callable[[], object]]  # of these messages
 
 
 def bench_encode() -> list[dict[str, Any]]:
-    with _one_core():
-        rows = _rows("bench-narrow")
-        encoder = CanalJson(enable_tidb_extension=True).encoder(1_700_000_000_123)
-        messages = encoder.encode(rows).messages()[:_SAMPLE]
-        dicts = [orjson.loads(message) for message in messages]
-        if [orjson.dumps(message) for message in dicts] != messages:
-            raise AssertionError("encode.canal_json: the encoder and orjson write different messages")
-        seconds, floor_seconds = [], []
-        for _ in range(_ROUNDS):
-            seconds.append(_timed(lambda: encoder.encode(rows)))
-            floor_seconds.append(_timed(lambda: [orjson.dumps(message) for message in dicts]))
+    with StandInRegistry() as registry, _one_core():
+        avro = Avro(registry.uri, enable_tidb_extension=True, topic="bench")
+
+        def of_avro(messages: Sequence[bytes]) -> Callable[[], object]:
+            return _fastavro(registry, messages)
+
+        return [
+            _measured(case)
+            for case in (
+                _Case("encode.canal_json", CanalJson(enable_tidb_extension=True), "bench-narrow", _BATCH, _orjson),
+                _Case("encode.debezium", Debezium(), "bench-narrow", _BATCH, _orjson),
+                _Case("encode.debezium_wide", Debezium(), "bench-wide", _WIDE_BATCH, _orjson),
+                _Case("encode.avro", avro, "bench-narrow", _BATCH, of_avro),
+                _Case("encode.avro_wide", avro, "bench-wide", _WIDE_BATCH, of_avro),
+            )
+        ]
+
+
+def _measured(case: _Case) -> dict[str, Any]:
+    rows = _rows(case.history, case.batch)
+    encoder = case.protocol.encoder(_BUILT_MS)
+    messages = [message for message in encoder.encode(rows).messages()[:_SAMPLE] if message]
+    floor_work = case.floor(messages)
+    seconds, floor_seconds = [], []
+    for _ in range(_ROUNDS):
+        seconds.append(_timed(lambda: encoder.encode(rows)))
+        floor_seconds.append(_timed(floor_work))
     value = len(rows) / statistics.median(seconds)
-    floor = len(dicts) / statistics.median(floor_seconds)
-    return [{"name": "encode.canal_json", "value": value, "unit": "rows/s", "floor": floor, "ratio": value / floor}]
+    floor = len(messages) / statistics.median(floor_seconds)
+    return {"name": case.name, "value": value, "unit": "rows/s", "floor": floor, "ratio": value / floor}
 
 
-def _rows(name: str) -> RowBatch:
+def _orjson(messages: Sequence[bytes]) -> Callable[[], object]:
+    dicts = [orjson.loads(message) for message in messages]
+    if [orjson.dumps(message) for message in dicts] != list(messages):
+        raise AssertionError("encode: the encoder and orjson write different messages")
+    return lambda: [orjson.dumps(message) for message in dicts]
+
+
+def _fastavro(registry: StandInRegistry, messages: Sequence[bytes]) -> Callable[[], object]:
+    (number,) = {struct.unpack_from(">I", message, 1)[0] for message in messages}
+    schema = fastavro.parse_schema(orjson.loads(registry.texts[number]))
+    dicts: list[Any] = [fastavro.schemaless_reader(io.BytesIO(message[5:]), schema, None) for message in messages]
+
+    def write_all() -> list[bytes]:
+        out = io.BytesIO()
+        for message in dicts:
+            fastavro.schemaless_writer(out, schema, message)
+        return [out.getvalue()]
+
+    if write_all() != [b"".join(message[5:] for message in messages)]:
+        raise AssertionError("encode.avro: the encoder and fastavro write different messages")
+    return write_all
+
+
+def _rows(name: str, changes_wanted: int) -> RowBatch:
     history = load(name)
     store = SchemaStore.from_snapshot(history.meta_at(history.bootstrap_ts), Ts(history.bootstrap_ts))
     store.apply(history.job_changes())
@@ -54,7 +109,7 @@ def _rows(name: str) -> RowBatch:
     if table is None:
         raise AssertionError(f"{name} has no table {TABLE_ID}: restore it from the repository")
     changes = history.row_changes(TABLE_ID)
-    batch = pa.Table.from_batches([changes] * (_BATCH // len(changes) + 1)).slice(0, _BATCH)
+    batch = pa.Table.from_batches([changes] * (changes_wanted // len(changes) + 1)).slice(0, changes_wanted)
     return mount(table, TABLE_ID, batch.combine_chunks().to_batches()[0])
 
 

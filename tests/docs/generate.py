@@ -4,6 +4,7 @@ python -m tests.docs.generate        rewrites them; a test fails while they are 
 """
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import typer
 
 from tidemill.cli.commands import application
 from tidemill.config.keys import KEYS, REFUSED
-from tidemill.flow.encoder import protocol_keys
+from tidemill.flow.encoder import Avro, Debezium, protocol_keys
+from tidemill.flow.encoder.port import Option
 from tidemill.flow.filter import events, functions
 from tidemill.sinks.files.uri import known_parameters, refused_parameters
 
@@ -21,6 +23,8 @@ PAGES = {
     ROOT / "docs/reference/commands.md": lambda: commands(),
     ROOT / "docs/reference/sink-uri.md": lambda: parameters(),
     ROOT / "docs/reference/changefeed-config.md": lambda: config_keys(),
+    ROOT / "docs/reference/protocol-avro.md": lambda: protocol_options(Avro.options),
+    ROOT / "docs/reference/protocol-debezium.md": lambda: protocol_options(Debezium.options),
 }
 _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: end -->)", re.DOTALL)
 
@@ -83,6 +87,14 @@ def config_keys() -> str:
     lines += ["", "## Words of ignore-event", "", f"{words}.", ""]
     calls = ", ".join(f"`{name}`" for name in functions.names())
     lines += ["## Functions in expressions", "", f"{calls}."]
+    return "\n".join(lines) + "\n"
+
+
+def protocol_options(options: Mapping[str, Option]) -> str:
+    """The options of a queue's protocol, as parameters of the sink URI."""
+    lines = ["| Parameter | Default | Meaning |", "|---|---|---|"]
+    for name, option in options.items():
+        lines.append(f"| `{name}` | {option.default} | {option.help} |")
     return "\n".join(lines) + "\n"
 
 

@@ -116,10 +116,16 @@ def test_physical_ids_are_those_of_the_form_in_force(partition: Any, ids: list[i
 def test_views_have_no_columns_and_sequences_no_rows() -> None:
     untyped = column(1, "x", type={"Tp": 0})
     view = parse(table(7, "v", view={"view_select": "select 1"}, cols=[untyped]))
-    assert (view.is_view, view.columns) == (True, ())
+    assert (view.is_view, view.columns, view.view_columns) == (True, (), ("x",))
     sequence = parse(table(8, "s", sequence={"sequence_start": 1}, cols=None))
     assert sequence.is_sequence
     assert not sequence.is_eligible
+
+
+def test_a_column_may_have_a_comment() -> None:
+    found = parse(table(7, "t", cols=[column(1, "a", comment="why"), column(2, "b")]))
+    assert [each.comment for each in found.columns] == ["why", ""]
+    assert found.view_columns == ()
 
 
 def test_a_name_may_be_a_bare_string() -> None:

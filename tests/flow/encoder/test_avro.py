@@ -430,6 +430,8 @@ def test_options_are_read_from_the_sink_uri() -> None:
         ({}, r"avro needs a schema registry\. Add schema-registry=http://host:8081"),
         ({"schema-registry": "me:secret@host"}, r"'schema-registry' is this value; it must be an address such as"),
         ({"schema-registry": "http://h", "avro-decimal-handling-mode": "exact"}, r"must be precise or string"),
+        ({"schema-registry": "http://h", "schema-registry-key": "k"}, r"belong together and need schema-registry-ca"),
+        ({"schema-registry": "http://h", "avro-enable-watermark": "true"}, r"needs enable-tidb-extension=true"),
     ],
 )
 def test_what_is_wrong_with_them_is_named(options: dict[str, str], message: str) -> None:

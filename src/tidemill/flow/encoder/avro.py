@@ -20,7 +20,7 @@ from tidemill.columnar.avro_binary import NEW, OLD, BinaryColumn, Kind, Record, 
 from tidemill.columnar.decimal_bytes import unscaled
 from tidemill.columnar.encoded import Encoded, Keys
 from tidemill.config.values import boolean_of, number_from, word_of
-from tidemill.errors import InvariantError, SinkError
+from tidemill.errors import InvariantError, SinkError, SinkUriError
 from tidemill.flow.encoder.avro_schema import FieldShape, Modes, decimal_shape, record_schema, shape_of
 from tidemill.flow.encoder.elements import enum_names, set_names
 from tidemill.flow.encoder.json_text import quoted
@@ -97,6 +97,13 @@ class Avro:
 
     def __post_init__(self) -> None:
         require_registry(self.schema_registry)
+        if bool(self.registry_cert) != bool(self.registry_key) or (self.registry_cert and not self.registry_ca):
+            raise SinkUriError(
+                "schema-registry-cert and schema-registry-key belong together and need schema-registry-ca. "
+                "Give all three."
+            )
+        if self.enable_watermark and not self.enable_tidb_extension:
+            raise SinkUriError("avro-enable-watermark needs enable-tidb-extension=true. Add it, or take the first out.")
 
     def for_topic(self, topic: str) -> Self:
         """For the messages of one topic: their schemas are registered under its name."""
