@@ -71,6 +71,7 @@ class Group:
 GROUPS = (
     Group("mount.", "bench.mount", "bench_mount", {"mount.narrow": Aim(15, 900_000), "mount.wide": Aim(15, 110_000)}),
     Group("encode.", "bench.encode", "bench_encode", {"encode.canal_json": Aim(2)}),
+    Group("decode.", "bench.decode", "bench_decode", {"decode.open_protocol": Aim(2), "decode.canal_json": Aim(2)}),
     Group("client.", "bench.client", "bench_client_receive", {"client.receive": Aim(0.5)}),
     Group(
         "sorter.", "bench.sorter", "bench_sorter", {"sorter.catch_up": Aim(at_most=1), "sorter.live": Aim(at_most=1)}
