@@ -83,6 +83,7 @@ GROUPS = (
             "encode.avro_wide": Aim(2),
         },
     ),
+    Group("decode.", "bench.decode", "bench_decode", {"decode.open_protocol": Aim(2), "decode.canal_json": Aim(2)}),
     Group("client.", "bench.client", "bench_client_receive", {"client.receive": Aim(0.5)}),
     Group(
         "sorter.", "bench.sorter", "bench_sorter", {"sorter.catch_up": Aim(at_most=1), "sorter.live": Aim(at_most=1)}

@@ -19,7 +19,12 @@ from tidemill.model.event import DdlSeen, Unreadable
 
 Message = tuple[bytes | None, bytes]
 # As recorded from TiCDC, and the reader of it.
-PROTOCOLS = {"open-protocol": "open-protocol", "canal-json-tidb": "canal-json", "simple": "simple"}
+PROTOCOLS = {
+    "open-protocol": "open-protocol",
+    "canal-json-tidb": "canal-json",
+    "simple": "simple",
+    "debezium": "debezium",
+}
 
 
 @cache

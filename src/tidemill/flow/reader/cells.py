@@ -104,7 +104,7 @@ def as_text(values: pa.Array) -> pa.Array:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
         pass
-    offsets, data = _buffers(values)
+    offsets, data = parts_of(values)
     ends = offsets[1:].copy()
     target = np.empty(3 * len(data), np.uint8)
     used = latin1_to_utf8(data, int(offsets[0]), ends, 0, len(values), LATIN1_UPPER, target)
@@ -115,7 +115,7 @@ def as_text(values: pa.Array) -> pa.Array:
 
 def _transformed(cells: Cells, loop: Callable[[Bytes, Ints, Bytes, Ints, Bytes], int]) -> pa.Array:
     plain = _unescaped(cells, pa.binary())
-    offsets, data = _buffers(plain)
+    offsets, data = parts_of(plain)
     out, ends = np.empty(len(data), np.uint8), np.zeros(len(plain) + 1, np.int32)
     used = loop(data, offsets, out, ends, cells.is_bad)
     valid = plain.is_valid().to_numpy(zero_copy_only=False) & ~cells.is_bad
@@ -140,7 +140,7 @@ def _validity(valid: Bytes, nulls: int) -> pa.Buffer | None:
     return pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
 
 
-def _buffers(values: pa.Array) -> tuple[Ints, Bytes]:
+def parts_of(values: pa.Array) -> tuple[Ints, Bytes]:
     """Of an array made here, so it has no offset."""
     body = values.buffers()[2]
     data = np.frombuffer(body, np.uint8) if body is not None else np.empty(0, np.uint8)

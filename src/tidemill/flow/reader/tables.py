@@ -1,7 +1,7 @@
 """Tables as messages tell of them: no more than names, types and keys, in the form that sinks work with."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill.model.table import (
     STRING_TYPES,
@@ -38,6 +38,10 @@ class ColumnSeen:
     flen: int = -1
     decimal: int = -1
     elems: tuple[str, ...] = ()
+
+    def with_key(self) -> "ColumnSeen":
+        """As one of the key that tells rows apart."""
+        return replace(self, is_handle=True, is_nullable=False)
 
 
 def table_seen(schema: str, name: str, columns: Sequence[ColumnSeen], physical_id: int = 0) -> TableInfo:
