@@ -187,7 +187,10 @@ def test_a_dispatcher_may_have_its_old_name() -> None:
         ("memory-quota = 1", "'memory-quota'.*a whole number, 16777216 or more"),
         ("disk-quota = 0", "'disk-quota'.*a whole number, 1 or more"),
         ("sql-mode = ''", "'sql-mode' is not supported: .*Take it out"),
-        ("[sink.kafka-config]\nsasl-password = 7", "'sink.kafka-config.sasl-password' is this value; it must be a text"),
+        (
+            "[sink.kafka-config]\nsasl-password = 7",
+            "'sink.kafka-config.sasl-password' is this value; it must be a text",
+        ),
         ("[sink.kafka-config]\nmax-retry = 7", "'sink.kafka-config.max-retry' is not supported: .*sent again"),
         ("[integrity]\nintegrity-check-level = 'correctness'", "must be 'error' where integrity-check-level"),
         ("a = \nb = 1", "cannot read F: .*line 1, column"),
