@@ -14,6 +14,7 @@ from tidemill.config.keys import KEYS, REFUSED
 from tidemill.flow.encoder import protocol_keys
 from tidemill.flow.filter import events, functions
 from tidemill.sinks.files.uri import known_parameters, refused_parameters
+from tidemill.sinks.kafka import uri as kafka
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = {
@@ -21,6 +22,7 @@ PAGES = {
     ROOT / "docs/reference/sink-uri.md": lambda: parameters(),
     ROOT / "docs/reference/changefeed-config.md": lambda: config_keys(),
 }
+_KAFKA = re.compile(r"(?<=<!-- kafka: begin -->\n).*?(?=<!-- kafka: end -->)", re.DOTALL)
 _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: end -->)", re.DOTALL)
 
 
@@ -77,9 +79,18 @@ def config_keys() -> str:
     return "\n".join(lines) + "\n"
 
 
+def kafka_parameters() -> str:
+    lines = ["| Parameter | Default | Meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | {each.default} | {each.help} |" for name, each in kafka.PARAMETERS.items()]
+    lines += ["", "Refused:", "", "| Parameter of TiCDC | Why |", "|---|---|"]
+    lines += [f"| `{name}` | {why} |" for name, why in kafka.REFUSED.items()]
+    return "\n".join(lines) + "\n"
+
+
 def generated(page: Path) -> str:
     """What the page should say."""
-    return _GENERATED.sub(lambda _: PAGES[page](), page.read_text())
+    text = _KAFKA.sub(lambda _: kafka_parameters(), page.read_text())
+    return _GENERATED.sub(lambda _: PAGES[page](), text)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import pytest
 
 from tests.docs.generate import PAGES, ROOT, generated
 from tests.e2e.processes import PATIENCE_SECONDS, Command, wait_until
+from tests.kafka import running as kafka_running
 from tests.mariadb import MariaDb, need_mariadb
 from tidebox.upstream import EmbeddedUpstream
 from tidemill import demo
@@ -24,6 +25,7 @@ from tidemill.sinks.files.uri import known_parameters, parse_sink_uri
 DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FIRST = ROOT / "docs/start/first-changefeed.md"  # what it leaves behind is looked at by other pages
 READER_HAD_ENOUGH = 128 + signal.SIGPIPE  # as with head, where the left side of the pipe has more to say
+KAFKA = "127.0.0.1:9092"
 MYSQL = "mysql://root@127.0.0.1:3306/"
 CAUGHT_UP = r"(?m)^(idle|waiting for resolved-ts): "
 PROGRESS = re.compile(
@@ -81,13 +83,14 @@ class World:
     """Stands in for the reader: 127.0.0.1:2379 is an upstream with the demo's history, /tmp a folder of the test.
 
     Faults and SQL are tried on an upstream of three stores and two SQL nodes that is new for every page. On a page with
-    SQL a changefeed runs along to the end. 127.0.0.1:3306 is a MariaDB, new for every page.
+    SQL a changefeed runs along to the end. 127.0.0.1:3306 is a MariaDB and 127.0.0.1:9092 a Kafka, new for every page.
     """
 
     def __init__(self, folder: Path, pd: str) -> None:
         self._folder = folder
         self._pd = pd
         self._done: dict[Path, None] = {}
+        self._kafka = KAFKA
 
     def follow(self, page: Path) -> None:
         """Run what the page shows, from the root of a checkout, once."""
@@ -104,6 +107,8 @@ class World:
             if any(MYSQL in line for line in shown(page)):
                 need_mariadb()
                 mysql = running.enter_context(MariaDb(place / "mariadb")).uri()
+            if any(KAFKA in line for line in shown(page)):
+                self._kafka = running.enter_context(kafka_running(place / "kafka")).address
             for line in shown(page):
                 pd = fresh.pd_address if has_sql or line.startswith("tidemill fault") else self._pd
                 here = self._in_this_world(line, pd, fresh.sql_addresses, mysql)
@@ -114,7 +119,7 @@ class World:
             line = line.replace(f"-P {port}", f"-P {address.split(':')[1]}")
         line = line.replace("--sql-port 4000", "--sql-port 0")
         line = line.replace("127.0.0.1:2379", pd).replace("--pd-port 2379", "--pd-port 0")
-        line = line.replace(MYSQL, mysql)
+        line = line.replace(MYSQL, mysql).replace(KAFKA, self._kafka)
         line = line.replace("spark://127.0.0.1:7077", "local[2]")  # tests/e2e/test_standalone.py has the real one
         line = line.replace("/tmp/", f"{self._folder}/tmp/")
         return re.sub(r"--load history.parquet", f"--load {demo.history_path()}", line)

@@ -31,7 +31,7 @@ def test_a_topic_by_its_expression(text: str, schema: str, table: str, topic: st
 
 @pytest.mark.parametrize("text", [" ", "a b", "{table}{schema}", "{schema}{schema}", "{db}", "a{", "ä", ".", "x" * 250])
 def test_what_is_no_topic_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="here: .* is no topic"):
+    with pytest.raises(ConfigError, match=r"here: .* is no topic"):
         TopicExpression(text, "here")
 
 

@@ -144,7 +144,7 @@ def test_a_topic_that_was_deleted_is_an_error(broker: Broker, topic: str) -> Non
 
 def test_a_rule_that_does_not_fit_a_table_is_refused_at_the_start(broker: Broker, topic: str) -> None:
     feed = Feed(broker.uri(topic), (Dispatch(("*.*",), "columns", columns=("nope",)),))
-    with pytest.raises(ConfigError, match="shop.item has no column 'nope'"):
+    with pytest.raises(ConfigError, match=r"shop\.item has no column 'nope'"):
         feed.owner.know([ITEM])
 
 
