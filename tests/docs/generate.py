@@ -17,6 +17,7 @@ from tidemill.flow.encoder import Avro, Debezium, protocol_keys
 from tidemill.flow.encoder.port import Option
 from tidemill.flow.filter import events, functions
 from tidemill.sinks.files.uri import known_parameters, refused_parameters
+from tidemill.sinks.kafka import uri as kafka
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = {
@@ -26,6 +27,7 @@ PAGES = {
     ROOT / "docs/reference/protocol-avro.md": lambda: protocol_options(Avro.options),
     ROOT / "docs/reference/protocol-debezium.md": lambda: protocol_options(Debezium.options),
 }
+_KAFKA = re.compile(r"(?<=<!-- kafka: begin -->\n).*?(?=<!-- kafka: end -->)", re.DOTALL)
 _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: end -->)", re.DOTALL)
 
 
@@ -98,9 +100,18 @@ def protocol_options(options: Mapping[str, Option]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def kafka_parameters() -> str:
+    lines = ["| Parameter | Default | Meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | {each.default} | {each.help} |" for name, each in kafka.PARAMETERS.items()]
+    lines += ["", "Refused:", "", "| Parameter of TiCDC | Why |", "|---|---|"]
+    lines += [f"| `{name}` | {why} |" for name, why in kafka.REFUSED.items()]
+    return "\n".join(lines) + "\n"
+
+
 def generated(page: Path) -> str:
     """What the page should say."""
-    return _GENERATED.sub(lambda _: PAGES[page](), page.read_text())
+    text = _KAFKA.sub(lambda _: kafka_parameters(), page.read_text())
+    return _GENERATED.sub(lambda _: PAGES[page](), text)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ from tidemill.sinks.files.uri import known_parameters, parse_sink_uri
 DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FIRST = ROOT / "docs/start/first-changefeed.md"  # what it leaves behind is looked at by other pages
 READER_HAD_ENOUGH = 128 + signal.SIGPIPE  # as with head, where the left side of the pipe has more to say
-MYSQL = "mysql://root@127.0.0.1:3306/"
 KAFKA = "127.0.0.1:9092"
+MYSQL = "mysql://root@127.0.0.1:3306/"
 CAUGHT_UP = r"(?m)^(idle|waiting for resolved-ts): "
 PROGRESS = re.compile(
     r"(copying \d+/\d+ parts of tables|scanning \d+/\d+ regions|writing.*|idle|waiting for .*): "
@@ -90,6 +90,7 @@ class World:
         self._folder = folder
         self._pd = pd
         self._done: dict[Path, None] = {}
+        self._kafka = KAFKA
 
     def follow(self, page: Path) -> None:
         """Run what the page shows, from the root of a checkout, once."""
@@ -106,14 +107,13 @@ class World:
             if any(MYSQL in line for line in shown(page)):
                 need_mariadb()
                 mysql = running.enter_context(MariaDb(place / "mariadb")).uri()
-            kafka = ""
             if any(KAFKA in line for line in shown(page)):
                 broker = running.enter_context(running_kafka(place / "kafka"))
                 broker.create("shop", 3)
-                kafka = broker.address
+                self._kafka = broker.address
             for line in shown(page):
                 pd = fresh.pd_address if has_sql or line.startswith("tidemill fault") else self._pd
-                here = self._in_this_world(line, pd, fresh.sql_addresses, mysql).replace(KAFKA, kafka)
+                here = self._in_this_world(line, pd, fresh.sql_addresses, mysql)
                 self._run(here, place, running if has_sql and line.startswith("tidemill run") else None)
 
     def _in_this_world(self, line: str, pd: str, sql: list[str], mysql: str) -> str:
@@ -121,7 +121,7 @@ class World:
             line = line.replace(f"-P {port}", f"-P {address.split(':')[1]}")
         line = line.replace("--sql-port 4000", "--sql-port 0")
         line = line.replace("127.0.0.1:2379", pd).replace("--pd-port 2379", "--pd-port 0")
-        line = line.replace(MYSQL, mysql)
+        line = line.replace(MYSQL, mysql).replace(KAFKA, self._kafka)
         line = line.replace("spark://127.0.0.1:7077", "local[2]")  # tests/e2e/test_standalone.py has the real one
         line = line.replace("/tmp/", f"{self._folder}/tmp/")
         return re.sub(r"--load history.parquet", f"--load {demo.history_path()}", line)

@@ -1,0 +1,170 @@
+"""What the sink leaves in topics: each message in its partition, in order, and told of."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.flow.encoder.samples import COMMIT_TS
+from tests.kafka import Broker
+from tests.open_topic import RESOLVED, ROW
+from tests.sinks.kafka.feed import BY_KEY, ITEM, Feed, ids, inserts, log_of, table
+from tidemill.errors import ConfigError, SinkError
+from tidemill.flow.dispatcher.partition import Kind, PartitionRule
+from tidemill.model.changefeed import Dispatch
+from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts
+
+
+def ddl(of: TableInfo, at: int, kind: ActionType = ActionType.ADD_COLUMN, **more: Any) -> DdlEvent:
+    ts = Ts(COMMIT_TS + at)
+    return DdlEvent(ts, Ts(ts - 1), 0, kind, kind, f"ddl {at}", of.schema, of.name, of, **more)
+
+
+def test_a_row_is_in_the_partition_that_ticdc_would_choose(broker: Broker, topic: str) -> None:
+    feed = Feed(broker.uri(topic, "protocol=open-protocol&partition-num=6"), BY_KEY)
+    feed.batch(0, 200)
+    log = log_of(broker, topic)
+    log.check()
+    rule = PartitionRule(Kind.INDEX_VALUE)
+    wanted = [each for rows in inserts(0, 200) for each in rule.partitions(rows, 6).tolist()]
+    found = {e.columns["id"]["v"]: number for number, part in enumerate(log.partitions) for e in part if e.kind == ROW}
+    assert [found[n] for n in range(200)] == wanted
+    assert len(set(wanted)) == 6
+
+
+@pytest.mark.parametrize("protocol", ["open-protocol", "canal-json&enable-tidb-extension=true"])
+def test_all_partitions_hear_of_the_resolved_ts_once(broker: Broker, topic: str, protocol: str) -> None:
+    feed = Feed(broker.uri(topic, f"protocol={protocol}"))
+    feed.batch(0, 10)
+    feed.owner.publish(Ts(COMMIT_TS + 9))
+    feed.owner.publish(Ts(COMMIT_TS + 8))
+    said = [[m.value for m in part if b"WATERMARK" in (m.value or b"") or b'"t":3' in (m.key or b"")]
+            for part in broker.messages(topic)]  # fmt: skip
+    assert [len(part) for part in said] == [1, 1, 1]
+
+
+def test_a_protocol_without_resolved_ts_says_nothing_of_it(broker: Broker, topic: str) -> None:
+    feed = Feed(broker.uri(topic, "protocol=canal-json"))
+    feed.batch(0, 10)
+    found = [json.loads(m.value or b"") for part in broker.messages(topic) for m in part]
+    assert [each["type"] for each in found] == ["INSERT"] * 10
+
+
+@pytest.mark.parametrize(
+    ("protocol", "partitions"), [("open-protocol", [1, 1, 1]), ("canal-json", [1, 0, 0])], ids=["everywhere", "first"]
+)
+def test_where_a_ddl_goes(broker: Broker, topic: str, protocol: str, partitions: list[int]) -> None:
+    feed = Feed(broker.uri(topic, f"protocol={protocol}"))
+    feed.owner.ddl(ddl(ITEM, 3))
+    assert [sum(b"ddl 3" in (m.value or b"") for m in part) for part in broker.messages(topic)] == partitions
+
+
+def test_tables_have_topics_by_expression_and_all_hear_of_the_resolved_ts(broker: Broker, topic: str) -> None:
+    rules = (Dispatch(("shop.*",), topic=f"{topic}_{{schema}}_{{table}}"),)
+    feed = Feed(broker.uri(topic), rules)
+    item, idle = table("item"), table("idle", table_id=109)
+    feed.owner.know([item, idle])
+    feed.batch(0, 10, item)
+    names = [topic, f"{topic}_shop_idle", f"{topic}_shop_item"]
+    assert sorted(name for name in broker.topics() if name.startswith(topic)) == names
+    for name in names:
+        log = log_of(broker, name)
+        assert (len(log.partitions), log.resolved_ts) == (3, COMMIT_TS + 9)
+    assert ids(log_of(broker, names[2])) == list(range(10))
+    # A rename goes where readers of the old name look; a DDL of a database to the default topic.
+    feed.owner.ddl(ddl(table("new"), 20, ActionType.RENAME_TABLE, pre_schema="shop", pre_table="item"))
+    database = ddl(ITEM, 21, ActionType.CREATE_SCHEMA)
+    feed.owner.ddl(DdlEvent(database.finished_ts, database.start_ts, 0, 1, 1, "ddl 21", "shop", "", None))
+    assert log_of(broker, names[2]).queries() == ["ddl 20"]
+    assert log_of(broker, topic).queries() == ["ddl 21"]
+
+
+def test_a_topic_that_grows_gets_rows_where_they_were(broker: Broker, topic: str) -> None:
+    feed = Feed(broker.uri(topic), BY_KEY)
+    feed.batch(0, 100)
+    broker.grow(topic, 7)
+    feed = Feed(broker.uri(topic), BY_KEY, feed.saved)
+    feed.batch(0, 200)  # those that came before are copies, in the same partitions
+    log = log_of(broker, topic)
+    assert [len(part) for part in log.partitions[3:]] == [0, 0, 0, 0]
+    assert log.copies == 100
+    log.partitions = log.partitions[:3]
+    assert sorted(ids(log)) == list(range(200))
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "used"),
+    [(4, "", 4), (4, "&partition-num=2", 2), (None, "&partition-num=5", 5), (None, "", 3)],
+    ids=["all that are there", "some", "made as asked", "made"],
+)
+def test_how_many_partitions_are_used(broker: Broker, topic: str, there: int | None, asked: str, used: int) -> None:
+    if there is not None:
+        broker.create(topic, there)
+    feed = Feed(broker.uri(topic, f"protocol=open-protocol{asked}"))
+    feed.batch(0, 1)
+    resolved = [sum(event.kind == RESOLVED for event in part) for part in log_of(broker, topic).partitions]
+    assert resolved == [1] * used + [0] * ((there or used) - used)
+    assert feed.saved["topics"] == {topic: used}
+
+
+def test_fewer_partitions_than_asked_for_are_refused(broker: Broker, topic: str) -> None:
+    broker.create(topic, 2)
+    with pytest.raises(SinkError, match=f"topic '{topic}' has 2 partitions, where 3 are wanted"):
+        Feed(broker.uri(topic, "protocol=open-protocol&partition-num=3"))
+
+
+def test_a_topic_that_is_missing_is_refused_where_none_is_to_be_made(broker: Broker, topic: str) -> None:
+    with pytest.raises(SinkError, match=f"topic '{topic}' is not there, and auto-create-topic is false"):
+        Feed(broker.uri(topic, "protocol=open-protocol&auto-create-topic=false"))
+    assert topic not in broker.topics()
+
+
+def test_more_replicas_than_brokers_are_refused(broker: Broker, topic: str) -> None:
+    with pytest.raises(SinkError, match="Change replication-factor") as raised:
+        Feed(broker.uri(topic, "protocol=open-protocol&replication-factor=3"))
+    assert not raised.value.retryable
+
+
+def test_another_cluster_is_refused(broker: Broker, topic: str) -> None:
+    state = {"format": 1, "kafka_cluster": "other", "topics": {topic: 3}}
+    with pytest.raises(SinkError, match="has sent to the Kafka cluster 'other'"):
+        Feed(broker.uri(topic), state=state)
+
+
+def test_a_topic_that_was_deleted_is_an_error(broker: Broker, topic: str) -> None:
+    feed = Feed(broker.uri(topic))
+    feed.batch(0, 1)
+    admin = broker.admin()
+    admin.delete_topics([topic])[topic].result(30)
+    with pytest.raises(SinkError, match="is not there any more"):
+        Feed(broker.uri(topic), state=feed.saved)
+
+
+def test_a_rule_that_does_not_fit_a_table_is_refused_at_the_start(broker: Broker, topic: str) -> None:
+    feed = Feed(broker.uri(topic), (Dispatch(("*.*",), "columns", columns=("nope",)),))
+    with pytest.raises(ConfigError, match=r"shop\.item has no column 'nope'"):
+        feed.owner.know([ITEM])
+
+
+@pytest.mark.parametrize("protocol", ["open-protocol", "canal-json"])
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_the_limit_of_messages_is_the_topics(broker: Broker, topic: str, protocol: str, compression: str) -> None:
+    broker.create(topic, 1, max_message_bytes="3000")
+    feed = Feed(broker.uri(topic, f"protocol={protocol}&compression={compression}"))
+    feed.batch(0, 400)  # many more bytes than fit into one batch of the broker
+    assert feed.target().topic.most_bytes == 3000 - 128
+    with pytest.raises(SinkError, match=r"a row of table shop.item becomes a message of \d+ bytes, above") as raised:
+        feed.target().write(inserts(400, 401, text="x" * 3000))
+    assert not raised.value.retryable
+    feed.batch(400, 410)  # the producer is none the worse for it
+    count = sum((m.value or b"").count(b'"id"') for m in broker.partition(topic, 0))
+    assert count >= 410
+
+
+def test_the_default_limit_is_the_uris(broker: Broker, topic: str) -> None:
+    feed = Feed(broker.uri(topic, "protocol=open-protocol&max-message-bytes=900"))
+    assert feed.target().topic.most_bytes == 900
+    feed.batch(0, 100)
+    assert max(len(m.key or b"") + len(m.value or b"") for part in broker.messages(topic) for m in part) <= 900
