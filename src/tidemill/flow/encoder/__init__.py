@@ -2,9 +2,10 @@
 
     RowBatch ──► encoder of a protocol ──► Encoded (all messages in one buffer)
 
-Each protocol is a module: ``canal_json``, ``csv``, ``open_protocol``; ``port`` says what one is, ``registry`` which
-there are. Its encoder is made on the executor; it keeps what is fixed per table and writes the rest in one compiled
-loop (``columnar.assembler``), straight from Arrow's buffers.
+Each protocol is a module: ``canal_json``, ``csv``, ``open_protocol``, ``simple``; ``port`` says what one is,
+``registry`` which there are, and ``large`` what becomes of messages that are too large for a queue. A protocol's
+encoder is made on the executor; it keeps what is fixed per table and writes the rest in one compiled loop
+(``columnar.assembler``), straight from Arrow's buffers.
 """
 
 from tidemill.columnar.encoded import Encoded
@@ -20,6 +21,7 @@ from tidemill.flow.encoder.registry import (
     protocol_keys,
     read_protocol,
 )
+from tidemill.flow.encoder.simple import Simple
 
 __all__ = [
     "FOR_FILES",
@@ -38,6 +40,7 @@ __all__ = [
     "OpenProtocol",
     "Option",
     "QueueProtocol",
+    "Simple",
     "protocol_keys",
     "read_protocol",
 ]

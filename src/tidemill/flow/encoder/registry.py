@@ -17,6 +17,7 @@ from tidemill.flow.encoder.canal_json import CanalJson
 from tidemill.flow.encoder.csv import Csv
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, MessageProtocol, QueueProtocol
+from tidemill.flow.encoder.simple import Simple
 from tidemill.model.row import RowBatch
 
 FOR_FILES: Mapping[str, type[FileProtocol]] = {
@@ -27,6 +28,7 @@ FOR_FILES: Mapping[str, type[FileProtocol]] = {
 FOR_QUEUES: Mapping[str, type[QueueProtocol]] = {
     OpenProtocol.name: OpenProtocol,
     CanalJson.name: CanalJson,
+    Simple.name: Simple,
 }
 
 P = TypeVar("P", bound=MessageProtocol)
