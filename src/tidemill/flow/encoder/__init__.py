@@ -10,6 +10,7 @@ encoder is made on the executor; it keeps what is fixed per table and writes the
 
 from tidemill.columnar.encoded import Encoded
 from tidemill.flow.encoder.canal_json import CanalJson, CanalJsonEncoder
+from tidemill.flow.encoder.canal_json_queue import CanalJsonQueue
 from tidemill.flow.encoder.csv import BinaryEncoding, Csv, CsvEncoder
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, Message, Option, QueueProtocol
@@ -29,6 +30,7 @@ __all__ = [
     "BinaryEncoding",
     "CanalJson",
     "CanalJsonEncoder",
+    "CanalJsonQueue",
     "CountingEncoder",
     "Csv",
     "CsvEncoder",

@@ -14,6 +14,7 @@ from tidemill.config.sink_uri import SHOWN
 from tidemill.config.values import boolean_of, sentence
 from tidemill.errors import SinkUriError, suggestion
 from tidemill.flow.encoder.canal_json import CanalJson
+from tidemill.flow.encoder.canal_json_queue import CanalJsonQueue
 from tidemill.flow.encoder.csv import Csv
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, MessageProtocol, QueueProtocol
@@ -27,7 +28,7 @@ FOR_FILES: Mapping[str, type[FileProtocol]] = {
 
 FOR_QUEUES: Mapping[str, type[QueueProtocol]] = {
     OpenProtocol.name: OpenProtocol,
-    CanalJson.name: CanalJson,
+    CanalJsonQueue.name: CanalJsonQueue,
     Simple.name: Simple,
 }
 
