@@ -5,7 +5,7 @@ the mounter decodes with it; encoders and sinks take names, types and keys from 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, IntFlag
 from functools import cached_property
 
@@ -161,7 +161,10 @@ class TableInfo:
     is_sequence: bool = False
     charset: str = "utf8mb4"
     collate: str = "utf8mb4_bin"
-    view_columns: tuple[str, ...] = ()  # of a view: names, which are all that is known of its columns
+    # When TiDB last changed the table's own document; a rename does not. Some protocols number schemas by it. It
+    # says nothing about the table's form, so two tables that differ in it alone are equal.
+    update_ts: Ts = field(default=Ts(0), compare=False)
+    view_columns: tuple[str, ...] = ()  # names of a view's columns, which have no types: ``columns`` is empty
 
     @property
     def full_name(self) -> str:

@@ -373,7 +373,8 @@ def _table(
         is_sequence=document.get("sequence") is not None,
         charset=str(document.get("charset") or ""),
         collate=str(document.get("collate") or ""),
-        view_columns=tuple(_name(column["name"]) for column in document.get("cols") or ()) if is_view else (),
+        update_ts=Ts(int(document.get("update_timestamp") or 0)),
+        view_columns=tuple(_name(c["name"]) for c in document.get("cols") or ()) if is_view else (),
     )
 
 

@@ -2,14 +2,16 @@
 
     RowBatch ──► encoder of a protocol ──► Encoded (all messages in one buffer)
 
-Each protocol is a module: ``avro``, ``canal_json``, ``csv``, ``debezium``, ``open_protocol``; ``port`` says what one
-is, ``registry`` which there are. Its encoder is made on the executor; it keeps what is fixed per table and writes the
-rest in one compiled loop (``columnar.assembler``, ``columnar.avro_binary``), straight from Arrow's buffers.
+Each protocol is a module: ``avro``, ``canal_json``, ``csv``, ``debezium``, ``open_protocol``, ``simple``; ``port`` says
+what one is, ``registry`` which there are, and ``large`` what becomes of messages that are too large for a queue. A
+protocol's encoder is made on the executor; it keeps what is fixed per table and writes the rest in one compiled loop
+(``columnar.assembler``, ``columnar.avro_binary``), straight from Arrow's buffers.
 """
 
 from tidemill.columnar.encoded import Encoded
 from tidemill.flow.encoder.avro import Avro
 from tidemill.flow.encoder.canal_json import CanalJson, CanalJsonEncoder
+from tidemill.flow.encoder.canal_json_queue import CanalJsonQueue
 from tidemill.flow.encoder.csv import BinaryEncoding, Csv, CsvEncoder
 from tidemill.flow.encoder.debezium import Debezium
 from tidemill.flow.encoder.open_protocol import OpenProtocol
@@ -22,6 +24,7 @@ from tidemill.flow.encoder.registry import (
     protocol_keys,
     read_protocol,
 )
+from tidemill.flow.encoder.simple import Simple
 
 __all__ = [
     "FOR_FILES",
@@ -30,6 +33,7 @@ __all__ = [
     "BinaryEncoding",
     "CanalJson",
     "CanalJsonEncoder",
+    "CanalJsonQueue",
     "CountingEncoder",
     "Csv",
     "CsvEncoder",
@@ -42,6 +46,7 @@ __all__ = [
     "OpenProtocol",
     "Option",
     "QueueProtocol",
+    "Simple",
     "protocol_keys",
     "read_protocol",
 ]

@@ -20,6 +20,7 @@ from tidemill.columnar.program import NEW, OLD, Program, ProgramBuilder, SqlType
 from tidemill.config.values import boolean_of
 from tidemill.flow.encoder.handle_key import deleted_columns
 from tidemill.flow.encoder.json_text import quoted
+from tidemill.flow.encoder.large import key_columns, location_place
 from tidemill.flow.encoder.port import Message, Option, Partitions
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.row import RowBatch, RowOp
@@ -32,7 +33,7 @@ _QUOTE = ord('"')
 
 @dataclass(frozen=True, slots=True)
 class CanalJson:
-    """The protocol for files and for queues. In a queue messages have no keys, and DDLs go to the first partition."""
+    """The protocol as files have it; ``CanalJsonQueue`` is that of queues."""
 
     name: ClassVar = "canal-json"
     extension: ClassVar = ".json"
@@ -115,8 +116,8 @@ class CanalJsonEncoder:
 
     def encode(self, rows: RowBatch, partitions: Partitions | None = None) -> Encoded:
         if self._program is None or self._table is not rows.table:
-            self._program, self._table = _row_program(rows.table, self._protocol, self._terminator), rows.table
-        encoded = run(self._program, rows, _prepare, self._built_ms)
+            self._program, self._table = row_program(rows.table, self._protocol, self._terminator), rows.table
+        encoded = run(self._program, rows, prepare, self._built_ms)
         return encoded if partitions is None else replace(encoded, partitions=partitions)
 
 
@@ -163,9 +164,11 @@ _DDL_WORDS: dict[int, str] = {
 }
 
 
-def _row_program(table: TableInfo, options: CanalJson, terminator: bytes) -> Program:
+def row_program(table: TableInfo, options: CanalJson, terminator: bytes, mark: str = "") -> Program:
+    """``mark`` is the member of ``_tidb`` that says that messages hold the handle key only: ``onlyHandleKey``, or
+    ``claimCheckLocation`` with where the whole message lies."""
     builder = ProgramBuilder()
-    everything = tuple(enumerate(table.stored_columns))
+    everything = tuple(key_columns(table) if mark else enumerate(table.stored_columns))
     for op in RowOp:
         by_key = op is RowOp.DELETE and options.delete_only_output_handle_key_columns
         columns = deleted_columns(table, everything) if by_key else everything
@@ -188,6 +191,10 @@ def _row_program(table: TableInfo, options: CanalJson, terminator: bytes) -> Pro
         if options.enable_tidb_extension:
             builder.literal(b',"_tidb":{"commitTs":')
             builder.commit_ts()
+            if mark == "onlyHandleKey":
+                builder.literal(b',"onlyHandleKey":true')
+            elif mark:
+                builder.cell(location_place(table), image, f',"{mark}":"'.encode(), b"")
             builder.literal(b"}")
         builder.literal(b"}" + terminator)
         builder.end_change()
@@ -222,7 +229,7 @@ def _add_image(
     builder.literal(b"}]")
 
 
-def _prepare(_place: int, values: pa.Array) -> TextColumn:
+def prepare(_place: int, values: pa.Array) -> TextColumn:
     kind = values.type
     if kind == pa.int64():
         return TextColumn(values, Kind.INT, _QUOTE)

@@ -1,6 +1,7 @@
 """JSON strings as Go's encoders write them, so that our documents equal TiCDC's byte for byte."""
 
 import re
+from typing import Any
 
 _SPECIAL = re.compile('[\x00-\x1f"\\\\<>&\u2028\u2029\ud800-\udfff]')
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
@@ -12,6 +13,23 @@ def quoted(text: str) -> str:
     A lone surrogate stands for a byte that is no UTF-8 (``surrogateescape``) and becomes U+FFFD.
     """
     return '"' + _SPECIAL.sub(_escape, text) + '"'
+
+
+def compact(value: Any) -> str:
+    """A document of dicts, lists, text, whole numbers, booleans and null, without a space."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case str():
+            return quoted(value)
+        case dict():
+            return "{" + ",".join(f"{quoted(name)}:{compact(item)}" for name, item in value.items()) + "}"
+        case _:
+            return "[" + ",".join(map(compact, value)) + "]"
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -14,6 +14,7 @@ from enum import IntFlag
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,11 +23,21 @@ from tidemill.columnar.assembler import Kind
 from tidemill.columnar.encoded import Encoded
 from tidemill.columnar.program import NEW, OLD, Program, ProgramBuilder, TextColumn, run
 from tidemill.config.values import boolean_of, number_from
-from tidemill.errors import SinkError
+from tidemill.errors import SinkUriError
 from tidemill.flow.encoder.framing import batched, framed, framed_key, size_alone
 from tidemill.flow.encoder.handle_key import deleted_columns
 from tidemill.flow.encoder.json_text import quoted
-from tidemill.flow.encoder.port import Message, Option, Partitions
+from tidemill.flow.encoder.large import (
+    LARGE_OPTIONS,
+    LargeMessages,
+    Layout,
+    Parts,
+    fitted,
+    key_columns,
+    lengths,
+    location_place,
+)
+from tidemill.flow.encoder.port import Message, Option, Partitions, Store
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.table import ColumnFlag, ColumnInfo, ColumnType, TableInfo
@@ -34,7 +45,8 @@ from tidemill.model.ts import Ts
 
 _ROW, _DDL, _RESOLVED = 1, 2, 3
 _BRACE = ord("}")
-_QUOTE_AND_BRACE = ord('"') | _BRACE << 8
+_QUOTE = ord('"')
+_QUOTE_AND_BRACE = _QUOTE | _BRACE << 8
 _BASE64 = frozenset({ColumnType.TINYBLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.BLOB})
 
 
@@ -52,7 +64,7 @@ class _Flag(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenProtocol:
+class OpenProtocol(LargeMessages):
     """The protocol, for queues. DDLs and resolved-ts go to every partition."""
 
     name: ClassVar = "open-protocol"
@@ -79,22 +91,27 @@ class OpenProtocol:
             "sink.delete-only-output-handle-key-columns",
         ),
         "max-batch-size": Option("max_batch_size", number_from(1, most=1 << 20), "16", "Rows in a message, at most."),
-        "max-message-bytes": Option(
-            "max_message_bytes", number_from(1, most=1 << 30), "10485760", "Bytes of a message, at most."
-        ),
+        **LARGE_OPTIONS,
     }
 
     output_old_value: bool = True
     only_output_updated_columns: bool = False
     delete_only_output_handle_key_columns: bool = False
     max_batch_size: int = 16
-    max_message_bytes: int = 10 << 20
 
-    def encoder(self, built_ms: int) -> "OpenProtocolEncoder":
-        return OpenProtocolEncoder(self)
+    def __post_init__(self) -> None:
+        LargeMessages.__post_init__(self)
+        if self.has_claim_checks and self.claim_check_raw_value:
+            raise SinkUriError(
+                "claim-check-raw-value is not for open-protocol, whose rows are in the key as well. "
+                "Take it out, or change the protocol."
+            )
+
+    def encoder(self, built_ms: int, store: Store | None = None) -> "OpenProtocolEncoder":
+        return OpenProtocolEncoder(self, store)
 
     def ddl(self, event: DdlEvent, built_ms: int) -> Message:
-        value = f'{{"q":{quoted(event.query)},"t":{event.type}}}'.encode()
+        value = self.compressed(f'{{"q":{quoted(event.query)},"t":{event.type}}}'.encode())
         return Message(framed(value), event.finished_ts, _key(event.finished_ts, _DDL, event.schema, event.table))
 
     def resolved(self, ts: Ts, built_ms: int) -> Message:
@@ -104,8 +121,9 @@ class OpenProtocol:
 class OpenProtocolEncoder:
     """Messages of several rows, in the order of rows within each partition."""
 
-    def __init__(self, protocol: OpenProtocol) -> None:
+    def __init__(self, protocol: OpenProtocol, store: Store | None) -> None:
         self._protocol = protocol
+        self._store = store
         self._table: TableInfo | None = None
         self._physical_id = 0
         self._programs: tuple[Program, Program] | None = None
@@ -115,11 +133,30 @@ class OpenProtocolEncoder:
         if self._programs is None or self._table is not table or self._physical_id != rows.physical_id:
             self._programs = _key_program(table, rows.physical_id), _value_program(table, protocol)
             self._table, self._physical_id = table, rows.physical_id
-        of_keys, of_values = self._programs
-        keys = run(of_keys, rows, lambda _, values: _handles(values))
-        values = run(of_values, rows, lambda place, values: _prepare(table.stored_columns[place], values))
-        _check_sizes(table, keys, values, protocol.max_message_bytes)
+        parts = self._run(self._programs, rows)
+        keys, values = fitted(protocol, rows, parts, _LAYOUT, self._shorter, self._store)
         return batched(keys, values, partitions, protocol.max_batch_size, protocol.max_message_bytes)
+
+    def _shorter(self, rows: RowBatch) -> Parts:
+        table, protocol = rows.table, self._protocol
+        keys = _key_program(table, rows.physical_id, "ccl" if protocol.has_claim_checks else "ohk")
+        return self._run((keys, _value_program(table, protocol, is_short=True)), rows)
+
+    def _run(self, programs: tuple[Program, Program], rows: RowBatch) -> Parts:
+        of_keys, of_values = programs
+        columns = rows.table.stored_columns
+        keys = run(of_keys, rows, lambda place, values: _handles(values) if place < len(columns) else _text(values))
+        values = run(of_values, rows, lambda place, values: _prepare(columns[place], values))
+        return keys, self._protocol.all_compressed(values)
+
+
+def _sizes(parts: Parts) -> npt.NDArray[np.int64]:
+    keys, values = parts
+    sizes: npt.NDArray[np.int64] = size_alone(lengths(keys), lengths(values))
+    return sizes
+
+
+_LAYOUT = Layout(_sizes, lambda cells: (framed_key(cells[0]), framed(cells[1])))
 
 
 def _key(ts: Ts, kind: int, schema: str = "", table: str = "") -> bytes:
@@ -127,7 +164,8 @@ def _key(ts: Ts, kind: int, schema: str = "", table: str = "") -> bytes:
     return framed_key(f'{{"ts":{ts}{names},"t":{kind}}}'.encode())
 
 
-def _key_program(table: TableInfo, physical_id: int) -> Program:
+def _key_program(table: TableInfo, physical_id: int, mark: str = "") -> Program:
+    """``mark`` is what says that the value is short: ``ohk``, or ``ccl`` with where the whole message lies."""
     builder = ProgramBuilder()
     places = [place for place, column in enumerate(table.stored_columns) if column in table.primary_key]
     partition = f',"ptn":{physical_id}' if table.is_partitioned else ""
@@ -137,7 +175,12 @@ def _key_program(table: TableInfo, physical_id: int) -> Program:
         builder.literal(f',"scm":{quoted(table.schema)},"tbl":{quoted(table.name)}'.encode())
         if table.pk_is_handle and places:
             builder.cell(places[0], OLD if op is RowOp.DELETE else NEW, b',"rid":', b"")
-        builder.literal(f'{partition},"t":{_ROW}}}'.encode())
+        builder.literal(f'{partition},"t":{_ROW}'.encode())
+        if mark == "ohk":
+            builder.literal(b',"ohk":true')
+        elif mark:
+            builder.cell(location_place(table), OLD if op is RowOp.DELETE else NEW, b',"ccl":"', b"")
+        builder.literal(b"}")
         builder.end_change()
     return builder.build()
 
@@ -150,9 +193,14 @@ def _handles(values: pa.Array) -> TextColumn:
     return TextColumn(pc.if_else(zero, pa.scalar(None, pa.int64()), values), Kind.INT)
 
 
-def _value_program(table: TableInfo, protocol: OpenProtocol) -> Program:
+def _text(values: pa.Array) -> TextColumn:
+    return TextColumn(values, Kind.JSON_TEXT, _QUOTE)
+
+
+def _value_program(table: TableInfo, protocol: OpenProtocol, *, is_short: bool = False) -> Program:
     builder = ProgramBuilder()
-    columns = sorted(enumerate(table.stored_columns), key=lambda each: each[1].name.encode("utf-8", "surrogateescape"))
+    found = key_columns(table) if is_short else enumerate(table.stored_columns)
+    columns = sorted(found, key=lambda each: each[1].name.encode("utf-8", "surrogateescape"))
     flags = _flags(table)
     by_key = deleted_columns(table, columns) if protocol.delete_only_output_handle_key_columns else columns
     _add_image(builder, b'{"u":{', columns, flags, NEW)
@@ -243,12 +291,3 @@ def _prepare(column: ColumnInfo, values: pa.Array) -> TextColumn:
     if values.type == pa.binary():
         return TextColumn(go_quoted.escaped(values), Kind.JSON_TEXT, _QUOTE_AND_BRACE)
     return TextColumn(values, Kind.JSON_TEXT, _QUOTE_AND_BRACE)
-
-
-def _check_sizes(table: TableInfo, keys: Encoded, values: Encoded, most: int) -> None:
-    sizes = size_alone(np.diff(keys.ends, prepend=0), np.diff(values.ends, prepend=0))
-    if len(sizes) and int(sizes.max()) > most:
-        raise SinkError(
-            f"a row of table {table.full_name} becomes a message of {int(sizes.max())} bytes, above max-message-bytes "
-            f"({most}). Raise it, in the sink URI and for the topic, or leave the table's large columns out."
-        )

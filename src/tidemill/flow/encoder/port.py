@@ -21,11 +21,13 @@ import numpy.typing as npt
 
 from tidemill.columnar.encoded import Encoded
 from tidemill.model.ddl import DdlEvent
+from tidemill.model.event import AdminSeen
 from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 
 Partitions = npt.NDArray[np.int32]  # of a topic, one per change
+Store = Callable[[str, bytes], None]  # keeps a file of this name; it is durable when the call returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,62 @@ class QueueProtocol(MessageProtocol, Protocol):
 
     def resolved(self, ts: Ts, built_ms: int) -> Message | None:
         """That all up to ``ts`` has been sent. None: the protocol, or its options, have no such message."""
+
+
+# What some protocols want of the sink, or can do beside. A sink asks with ``isinstance``.
+
+
+@runtime_checkable
+class ChangefeedProtocol(Protocol):
+    """Its messages say what only the changefeed knows. The sink takes what ``of_changefeed`` returns instead of it."""
+
+    def of_changefeed(self, zone: str) -> Self:
+        """``zone`` is the name of the time zone in which the changefeed's rows give TIMESTAMPs."""
+
+
+@runtime_checkable
+class ClaimCheckProtocol(Protocol):
+    """It may keep large messages aside, as files. The sink opens ``claim_check_storage_uri`` on executors and gives
+    the encoder a ``Store`` there."""
+
+    @property
+    def has_claim_checks(self) -> bool: ...
+
+    @property
+    def claim_check_storage_uri(self) -> str:
+        """As the user wrote it; it may hold secrets."""
+
+    def encoder(self, built_ms: int, store: Store | None = None) -> QueueEncoder: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstraps:
+    """When to send the schemas of tables that rows are sent of: with a table's first row, then whenever so many
+    seconds have passed, or so many of its rows, since the last time."""
+
+    interval_seconds: int
+    rows: int
+    to_all_partitions: bool  # False: to the first one only
+    all_at_start: bool  # those of all tables, when the changefeed starts
+
+
+@runtime_checkable
+class BootstrapProtocol(Protocol):
+    """Its rows do not describe themselves: consumers learn schemas from messages of their own, which the sink sends."""
+
+    @property
+    def bootstraps(self) -> Bootstraps | None:
+        """None: switched off."""
+
+    def bootstrap(self, table: TableInfo, built_ms: int) -> Message: ...
+
+
+@runtime_checkable
+class AdminProtocol(Protocol):
+    """It can tell consumers that the number of partitions changes."""
+
+    def admin(self, event: AdminSeen) -> Message:
+        """For every partition there was before."""
 
 
 @runtime_checkable

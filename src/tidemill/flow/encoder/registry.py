@@ -15,10 +15,12 @@ from tidemill.config.values import boolean_of, sentence
 from tidemill.errors import SinkUriError, suggestion
 from tidemill.flow.encoder.avro import Avro
 from tidemill.flow.encoder.canal_json import CanalJson
+from tidemill.flow.encoder.canal_json_queue import CanalJsonQueue
 from tidemill.flow.encoder.csv import Csv
 from tidemill.flow.encoder.debezium import Debezium
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, MessageProtocol, QueueProtocol
+from tidemill.flow.encoder.simple import Simple
 from tidemill.model.row import RowBatch
 
 FOR_FILES: Mapping[str, type[FileProtocol]] = {
@@ -28,7 +30,8 @@ FOR_FILES: Mapping[str, type[FileProtocol]] = {
 
 FOR_QUEUES: Mapping[str, type[QueueProtocol]] = {
     OpenProtocol.name: OpenProtocol,
-    CanalJson.name: CanalJson,
+    CanalJsonQueue.name: CanalJsonQueue,
+    Simple.name: Simple,
     Debezium.name: Debezium,
     Avro.name: Avro,
 }
