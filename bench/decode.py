@@ -22,6 +22,7 @@ from tidemill.model.row import RowBatch
 
 _SAMPLE = 8192  # messages that the floor decodes in a round
 _ROUNDS = 5
+_CHANGES = 65_536
 _PROTOCOLS: dict[str, tuple[QueueProtocol, QueueProtocol]] = {  # and one that makes a message of each row
     "decode.open_protocol": (OpenProtocol(), OpenProtocol(max_batch_size=1)),
     "decode.canal_json": (CanalJson(enable_tidb_extension=True), CanalJson(enable_tidb_extension=True)),
@@ -30,7 +31,7 @@ _PROTOCOLS: dict[str, tuple[QueueProtocol, QueueProtocol]] = {  # and one that m
 
 def bench_decode() -> list[dict[str, Any]]:
     with _one_core():
-        rows = _rows("bench-narrow")
+        rows = _rows("bench-narrow", _CHANGES)
         return [_measured(name, rows, *protocols) for name, protocols in _PROTOCOLS.items()]
 
 

@@ -69,21 +69,31 @@ def held(mariadb: MariaDb) -> Rows | None:
 
 
 @pytest.mark.rounds
-@pytest.mark.parametrize(("consistency", "usually"), [("transaction", 3), ("row", 1)])
+@pytest.mark.parametrize(
+    ("protocol", "consistency", "usually"),
+    [
+        pytest.param("open-protocol", "transaction", 3, id="transactions"),
+        pytest.param("open-protocol", "row", 1, id="rows"),
+        pytest.param(
+            "canal-json&enable-tidb-extension=true", "transaction", 1, id="canal-json", marks=pytest.mark.soak
+        ),
+        pytest.param("simple", "transaction", 1, id="simple", marks=pytest.mark.soak),
+    ],
+)
 def test_a_bank_comes_out_of_a_topic_as_it_is_whoever_is_killed(
-    broker: Broker, tmp_path: Path, consistency: str, usually: int
+    broker: Broker, tmp_path: Path, protocol: str, consistency: str, usually: int
 ) -> None:
     need_mariadb()
     rng, count = random.Random(chosen := seed(SEED)), rounds(usually)
     victims = [victim for _ in range(count) for victim in rng.sample(VICTIMS, len(VICTIMS))][:count]
-    topic = f"bank-{consistency}"
+    topic = tmp_path.name
     # Rows of one table go to several partitions, and so do those of one transfer.
     rules = tmp_path / "rules.toml"
     rules.write_text('[sink]\ndispatchers = [{matcher = ["bank.*"], partition = "index-value"}]\n')
     with ExitStack() as stack:
         mariadb = stack.enter_context(running_mariadb(tmp_path / "mariadb"))
         bank = stack.enter_context(Bank(tmp_path, chosen))
-        uri = broker.uri(topic, "protocol=open-protocol&partition-num=3")
+        uri = broker.uri(topic, f"protocol={protocol}&partition-num=3")
         flags: dict[str, Any] = {
             "pd": bank.pd, "sink_uri": uri, "start_ts": bank.open(), "data_dir": tmp_path / "feed", "config": rules,
         }  # fmt: skip

@@ -60,6 +60,21 @@ def flat(rows: Iterator[RowBatch | LargeRows]) -> Iterator[RowBatch]:
             yield each
 
 
+def sliced(rows: RowBatch, first: int, end: int) -> RowBatch:
+    """The changes from ``first`` to ``end``, which is not included. Copies nothing."""
+    new = np.concatenate(([0], np.cumsum(rows.op != RowOp.DELETE)))
+    old = np.concatenate(([0], np.cumsum(rows.op != RowOp.INSERT)))
+    return RowBatch(
+        rows.table,
+        rows.physical_id,
+        rows.op[first:end],
+        rows.start_ts[first:end],
+        rows.commit_ts[first:end],
+        rows.new.slice(int(new[first]), int(new[end] - new[first])),
+        rows.old.slice(int(old[first]), int(old[end] - old[first])),
+    )
+
+
 def arrow_type(column: ColumnInfo) -> pa.DataType:
     """The Arrow type in which a column's values are held."""
     kind = column.type

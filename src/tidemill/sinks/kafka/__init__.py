@@ -5,6 +5,7 @@
     topics       topics made and looked at: partitions, the largest message
     producer     messages sent in order and confirmed; one producer per worker process, kept between batches
     target       what an executor does: dispatch, encode, send
+    speaking     what protocols want beside: schemas sent along, a place for large messages
     generations  late tasks and owners, told apart as far as a process can tell
     sink         both halves
 

@@ -132,7 +132,9 @@ def send_encoded(sending: Sending, topic: str, encoded: Encoded) -> None:
     """All messages, in order within each partition."""
     if not len(encoded):
         return
-    values, keys = _pieces(encoded.payload, encoded.ends), None
+    values, keys = list[bytes | None](_pieces(encoded.payload, encoded.ends)), None
+    if encoded.has_value is not None:
+        values = [value if there else None for value, there in zip(values, encoded.has_value, strict=True)]
     if encoded.keys is not None:
         keys = _pieces(encoded.keys.payload, encoded.keys.ends)
     if encoded.partitions is None:
@@ -147,7 +149,7 @@ def send_encoded(sending: Sending, topic: str, encoded: Encoded) -> None:
         sending.send(topic, int(of[first]), _messages([values[at] for at in picked], of_keys))
 
 
-def _messages(values: list[bytes], keys: list[bytes] | None) -> list[dict[str, Any]]:
+def _messages(values: list[bytes | None], keys: list[bytes] | None) -> list[dict[str, Any]]:
     if keys is None:
         return [{"value": value} for value in values]
     return [{"value": value, "key": key} for value, key in zip(values, keys, strict=True)]

@@ -18,6 +18,7 @@ from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import InvariantError, SinkError
 from tidemill.flow.dispatcher.partition import Kind
 from tidemill.flow.encoder import Message
+from tidemill.flow.encoder.port import BootstrapProtocol
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.progress import Checkpoints, Window
@@ -27,6 +28,7 @@ from tidemill.model.ts import Ts
 from tidemill.sinks.kafka.generations import NEWEST, OWNER, Generation
 from tidemill.sinks.kafka.producer import POOL, send_everywhere
 from tidemill.sinks.kafka.target import KafkaTarget
+from tidemill.sinks.kafka.speaking import check
 from tidemill.sinks.kafka.topics import Topic, Topics
 from tidemill.sinks.kafka.uri import KafkaOptions
 from tidemill.sinks.port import NoSyncPoints, Rescan
@@ -60,6 +62,7 @@ class KafkaOwner(NoSyncPoints):
                 f"{found!r}. Give brokers of the former, or begin a new changefeed, with another --data-dir."
             )
         self._cluster = found
+        check(self._options.protocol)
         self._known.topic(self._options.topic)
         self._term = NEWEST.begin((self._options.changefeed, self._options.cluster_id, OWNER))
 
@@ -70,6 +73,7 @@ class KafkaOwner(NoSyncPoints):
             destination = self._rules.destination(table)
             self._rules.check(table)
             self._known.topic(destination.topic)
+            self._bootstrap(table, destination.topic)
             if destination.rule.kind is Kind.INDEX_VALUE and not destination.rule.keeps_row_order(table):
                 loose.append(table.full_name)
         if loose:
@@ -78,6 +82,14 @@ class KafkaOwner(NoSyncPoints):
                 "apply changes that meet in another one in their order",
                 tables=", ".join(loose[:_MOST_NAMED]), count=len(loose),
             )  # fmt: skip
+
+    def _bootstrap(self, table: TableInfo, topic: str) -> None:
+        """The table's schema, where the protocol wants those of all tables told at the start."""
+        protocol = self._options.protocol
+        wanted = protocol.bootstraps if isinstance(protocol, BootstrapProtocol) else None
+        if wanted is not None and wanted.all_at_start and isinstance(protocol, BootstrapProtocol):
+            message = protocol.bootstrap(table, _now_ms())
+            self._send(replace(message, partition=None if wanted.to_all_partitions else 0), [topic])
 
     def fence(self, writers: Collection[str] | None = None) -> None:
         self._check()

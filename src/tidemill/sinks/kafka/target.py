@@ -1,7 +1,8 @@
 """What an executor does for the Kafka sink: the rows of one unit dispatched, encoded, sent and confirmed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -11,11 +12,19 @@ from tidemill.errors import SinkError
 from tidemill.flow.dispatcher import PartitionRule
 from tidemill.flow.encoder import QueueProtocol
 from tidemill.flow.encoder.framing import OVERHEAD
+from tidemill.flow.encoder.port import BootstrapProtocol
 from tidemill.model.receipt import Receipt
-from tidemill.model.row import LargeRows, RowBatch, flat
+from tidemill.model.row import LargeRows, RowBatch, flat, sliced
+from tidemill.model.table import TableInfo
 from tidemill.sinks.kafka.generations import NEWEST, Generation
+from tidemill.sinks.kafka.speaking import BOOTSTRAPPING, encoder_of, in_topic
 from tidemill.sinks.kafka.topics import Topic
 from tidemill.sinks.kafka.uri import KafkaOptions
+
+if TYPE_CHECKING:
+    from tidemill.sinks.kafka.producer import Sending
+
+_ROWS_AT_ONCE: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +41,15 @@ class KafkaTarget:
         """Runs on executors. All messages are confirmed when this returns."""
         from tidemill.sinks.kafka.producer import POOL, send_encoded
 
-        topic = self.topic
+        topic, built_ms = self.topic, int(SYSTEM_CLOCK.now() * 1000)
         NEWEST.meet(self.generation)
-        encoder = limited(self.options.protocol, topic.most_bytes).encoder(int(SYSTEM_CLOCK.now() * 1000))
+        protocol = in_topic(self.options.protocol, topic)
+        encoder = encoder_of(protocol, built_ms)
         count = size = 0
         with POOL.sending(self.options, topic.most_bytes) as sending:
-            for batch in flat(rows):
-                if not len(batch):
-                    continue
+            for batch in _pieces(rows):
+                if BOOTSTRAPPING.due(protocol, topic, batch.table, len(batch)):
+                    self._bootstrap(sending, protocol, batch.table, built_ms)
                 encoded = encoder.encode(batch, self.rule.partitions(batch, topic.partitions))
                 self._check_sizes(encoded)
                 NEWEST.meet(self.generation)
@@ -54,6 +64,13 @@ class KafkaTarget:
     def share(self, number: int) -> "KafkaTarget":
         return self
 
+    def _bootstrap(self, sending: "Sending", protocol: QueueProtocol, table: TableInfo, built_ms: int) -> None:
+        assert isinstance(protocol, BootstrapProtocol)
+        message, wanted = protocol.bootstrap(table, built_ms), protocol.bootstraps
+        partitions = self.topic.partitions if wanted is not None and wanted.to_all_partitions else 1
+        for partition in range(partitions):
+            sending.send(self.topic.name, partition, [{"value": message.value, "key": message.key}])
+
     def _check_sizes(self, encoded: Encoded) -> None:
         sizes = np.diff(encoded.ends, prepend=0) + OVERHEAD
         if encoded.keys is not None:
@@ -66,9 +83,9 @@ class KafkaTarget:
             )
 
 
-def limited(protocol: QueueProtocol, most_bytes: int) -> QueueProtocol:
-    """The protocol with messages of at most so many bytes, where it goes by that."""
-    if not hasattr(protocol, "max_message_bytes"):
-        return protocol
-    # Protocols are dataclasses; which fields one has is its own affair.
-    return replace(protocol, max_message_bytes=most_bytes)  # type: ignore[type-var]
+def _pieces(rows: Iterator[RowBatch | LargeRows]) -> Iterator[RowBatch]:
+    """Of a size at which messages many times as large as their rows do not fill the memory."""
+    for batch in flat(rows):
+        for first in range(0, len(batch), _ROWS_AT_ONCE):
+            whole = len(batch) <= _ROWS_AT_ONCE
+            yield batch if whole else sliced(batch, first, min(first + _ROWS_AT_ONCE, len(batch)))

@@ -102,12 +102,17 @@ class KafkaOptions:
     ) -> OwnerSink:
         from tidemill.sinks.kafka.sink import KafkaOwner
 
-        return KafkaOwner(self, state, rescan=rescan)
+        return KafkaOwner(self._in_zone(zone), state, rescan=rescan)
 
     def open_writer(self, name: str, *, zone: tzinfo = UTC) -> SinkWriter:
         from tidemill.sinks.kafka.sink import KafkaWriter
 
-        return KafkaWriter(self, name)
+        return KafkaWriter(self._in_zone(zone), name)
+
+    def _in_zone(self, zone: tzinfo) -> "KafkaOptions":
+        from tidemill.sinks.kafka.speaking import of_changefeed
+
+        return replace(self, protocol=of_changefeed(self.protocol, str(zone)))
 
 
 @dataclass(frozen=True, slots=True)

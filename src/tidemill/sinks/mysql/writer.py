@@ -25,7 +25,7 @@ from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkError
 from tidemill.log import get_logger
 from tidemill.model.receipt import Receipt
-from tidemill.model.row import LargeRows, RowBatch
+from tidemill.model.row import LargeRows, RowBatch, sliced
 from tidemill.model.table import ColumnType, TableInfo
 from tidemill.retry import Policy
 from tidemill.sinks.mysql import failures
@@ -112,8 +112,8 @@ def windows(
             whole = _joined(waiting)
             cut = int(np.searchsorted(whole.commit_ts, whole.commit_ts[-1]))
             if cut:
-                yield _part(whole, 0, cut)
-                whole = _part(whole, cut, len(whole))
+                yield sliced(whole, 0, cut)
+                whole = sliced(whole, cut, len(whole))
             waiting, count, size = [whole], len(whole), whole.new.nbytes + whole.old.nbytes
     if waiting:
         yield _joined(waiting)
@@ -153,20 +153,6 @@ def _joined(batches: list[RowBatch]) -> RowBatch:
 
 def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_batches(batches)
-
-
-def _part(rows: RowBatch, first: int, last: int) -> RowBatch:
-    new = np.concatenate(([0], np.cumsum(rows.op != 3)))
-    old = np.concatenate(([0], np.cumsum(rows.op != 1)))
-    return RowBatch(
-        rows.table,
-        rows.physical_id,
-        rows.op[first:last],
-        rows.start_ts[first:last],
-        rows.commit_ts[first:last],
-        rows.new.slice(int(new[first]), int(new[last] - new[first])),
-        rows.old.slice(int(old[first]), int(old[last] - old[first])),
-    )
 
 
 class UnitWriter:
