@@ -18,4 +18,5 @@ READERS: Mapping[str, Callable[[], Reader]] = {
     "debezium": DebeziumReader,
     "long-form": LongFormReader,
 }
-"""By the protocol's name; each call gives a reader for one partition."""
+"""By the protocol's name; each call gives a reader for one partition. Avro's, which needs a schema registry, is made by
+``flow.reader.avro`` itself."""
