@@ -26,6 +26,7 @@ PROPERTIES = (
     "tests/flow/reader/test_canal_json.py",
     "tests/flow/reader/test_simple.py",
     "tests/flow/reader/test_debezium.py",
+    "tests/flow/reader/test_avro.py",
     "tests/flow/reader/test_long_form.py",
     "tests/consumer/test_checker.py",
     "tests/flow/encoder/test_debezium.py",

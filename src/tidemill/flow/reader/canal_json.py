@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tidemill.flow.reader import cells as c
 from tidemill.flow.reader.cells import Cells
+from tidemill.flow.reader.compression import Compression, decompressed
 from tidemill.flow.reader.documents import Found, Refused, Shapes, Texts
 from tidemill.flow.reader.matching import bags
 from tidemill.flow.reader.port import Events, Received, RowsSeen
@@ -64,12 +65,13 @@ class _Message:
 class CanalJsonReader:
     """Reads one partition."""
 
-    def __init__(self) -> None:
+    def __init__(self, compression: Compression = Compression.NONE) -> None:
+        self._compression = compression
         self._shapes = Shapes(_is_hole, _describe)
         self._tables = TablesSeen()
 
     def read(self, received: Received) -> Events:
-        texts = Texts.of(received.values)
+        texts = decompressed(Texts.of(received.values), self._compression)
         marks: list[tuple[int, Mark]] = []
         parts: dict[tuple[_Owner, int], tuple[TableInfo, list[Part]]] = {}
         commit_ts = np.zeros(len(texts), np.uint64)

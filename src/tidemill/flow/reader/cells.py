@@ -79,6 +79,11 @@ def texts(cells: Cells) -> pa.Array:
     return _unescaped(cells, pa.string())
 
 
+def plain_bytes(cells: Cells) -> pa.Array:
+    """Bytes as they lie there."""
+    return _unescaped(cells, pa.binary())
+
+
 def base64_bytes(cells: Cells) -> pa.Array:
     return _transformed(cells, _decode_base64)
 

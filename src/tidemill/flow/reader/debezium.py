@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tidemill.flow.reader import cells as c
+from tidemill.flow.reader.compression import Compression, decompressed
 from tidemill.flow.reader.debezium_columns import column_seen, decode
 from tidemill.flow.reader.documents import Refused, Shapes, Texts
 from tidemill.flow.reader.port import Events, Received, RowsSeen
@@ -47,12 +48,14 @@ class _Message:
 class DebeziumReader:
     """Reads one partition."""
 
-    def __init__(self) -> None:
+    def __init__(self, compression: Compression = Compression.NONE) -> None:
+        self._compression = compression
         self._shapes = Shapes(_is_hole, _describe)
         self._tables = TablesSeen()
 
     def read(self, received: Received) -> Events:
-        texts, keys = Texts.of(received.values), Texts.of(received.keys)
+        texts = decompressed(Texts.of(received.values), self._compression)
+        keys = decompressed(Texts.of(received.keys), self._compression)
         marks: list[tuple[int, Mark]] = []
         parts: dict[int, tuple[TableInfo, list[Part]]] = {}
         commit_ts = np.zeros(len(texts), np.uint64)

@@ -64,11 +64,11 @@ def column_seen(field: dict[str, Any]) -> ColumnSeen:
         is_nullable=field.get("optional") is True,
         flen=int(parameters.get("length", 1 if seen.type is ColumnType.BIT else -1)),
         decimal=_DIGITS.get(connect, -1),
-        elems=_elements(allowed) if seen.type in (ColumnType.ENUM, ColumnType.SET) else (),
+        elems=elements(allowed) if seen.type in (ColumnType.ENUM, ColumnType.SET) else (),
     )
 
 
-def _elements(allowed: str) -> tuple[str, ...]:
+def elements(allowed: str) -> tuple[str, ...]:
     """Divided by commas; one within a name has a backslash before it."""
     return tuple(part.replace("\0", ",") for part in allowed.replace("\\,", "\0").split(","))
 
@@ -156,16 +156,23 @@ def _bits(column: ColumnInfo, cells: Cells) -> pa.Array:
 
 
 def _enums(column: ColumnInfo, cells: Cells) -> pa.Array:
+    return enum_numbers(c.texts(cells), column)
+
+
+def enum_numbers(names: pa.Array, column: ColumnInfo) -> pa.Array:
     """By name; one that is none of the elements is the empty value."""
-    names = c.texts(cells)
     places = pc.index_in(names, pa.array(column.elems, pa.string()))
     numbers = pc.add(places.fill_null(-1), 1).cast(pa.uint64())
     return pc.if_else(names.is_null(), pa.scalar(None, pa.uint64()), numbers)
 
 
 def _sets(column: ColumnInfo, cells: Cells) -> pa.Array:
+    return set_numbers(c.texts(cells), column)
+
+
+def set_numbers(names: pa.Array, column: ColumnInfo) -> pa.Array:
     bits = {name: 1 << place for place, name in enumerate(column.elems)}
-    coded = c.texts(cells).dictionary_encode()
+    coded = names.dictionary_encode()
     known = [sum(bits.get(name, 0) for name in set(text.split(","))) for text in coded.dictionary.to_pylist()]
     return pa.array(known, pa.uint64()).take(coded.indices)
 

@@ -23,7 +23,7 @@ M = TypeVar("M")
 _MOST_GROUPS = 4096  # of which shapes are remembered
 _MOST_SHAPES = 64  # of a group
 _MOST_NEW = 16  # that are learnt from documents as they are written, at once
-NO_JSON = "it is no JSON"
+NO_JSON = "it is no JSON, or compressed otherwise than large-message-handle-compression says"
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ those that may be left out are. Runs on executors.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow as pa
 from tidemill.columnar.jit import Longs
 from tidemill.flow.reader import cells as c
 from tidemill.flow.reader.cells import Cells
+from tidemill.flow.reader.compression import Compression, decompressed
 from tidemill.flow.reader.documents import NO_JSON, Found, Refused, Shapes
 from tidemill.flow.reader.frames import Frames, taken_apart
 from tidemill.flow.reader.port import Events, Received, RowsSeen
@@ -61,13 +62,15 @@ class _Value:
 class OpenProtocolReader:
     """Reads one partition."""
 
-    def __init__(self) -> None:
+    def __init__(self, compression: Compression = Compression.NONE) -> None:
+        self._compression = compression
         self._keys = Shapes(_is_key_hole, _describe_key)
         self._values = Shapes(_is_value_hole, _describe_value)
         self._tables = TablesSeen()
 
     def read(self, received: Received) -> Events:
         frames = taken_apart(received)
+        frames = replace(frames, values=decompressed(frames.values, self._compression))
         marks: list[tuple[int, Mark]] = [(message, Unreadable(why)) for message, why in frames.wrong]
         owners: dict[_Owner, list[Longs]] = {}
         commit_ts = np.zeros(len(frames.keys), np.uint64)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidemill.flow.reader import cells as c
 from tidemill.flow.reader.cells import Cells
+from tidemill.flow.reader.compression import Compression, decompressed
 from tidemill.flow.reader.documents import Found, Refused, Shapes, Texts
 from tidemill.flow.reader.matching import Token
 from tidemill.flow.reader.port import Events, Received, RowsSeen
@@ -65,14 +66,15 @@ class _Group:
 class SimpleReader:
     """Reads one partition."""
 
-    def __init__(self) -> None:
+    def __init__(self, compression: Compression = Compression.NONE) -> None:
+        self._compression = compression
         self._shapes = Shapes(_is_hole, _describe)
         self._stamps = Shapes(_is_stamp_hole, _describe_stamp)
         self._schemas: OrderedDict[tuple[str, str, int], TableInfo] = OrderedDict()
         self._variants: dict[tuple[int, frozenset[str], bool], tuple[TableInfo, TableInfo]] = {}
 
     def read(self, received: Received) -> Events:
-        texts = Texts.of(received.values)
+        texts = decompressed(Texts.of(received.values), self._compression)
         marks: list[tuple[int, Mark]] = []
         rows: list[Found[_Message]] = []
         commit_ts = np.zeros(len(texts), np.uint64)
