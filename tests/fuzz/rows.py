@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cache
 from random import Random
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -21,6 +20,7 @@ from tests.reference import encode as e
 from tests.reference.rows import Decoder, Undecodable
 from tidemill.errors import CorruptDataError, RowUndecodableError
 from tidemill.flow.dispatcher import split_key_updates
+from tidemill.flow.dispatcher.partition import Kind, PartitionRule
 from tidemill.flow.encoder import CanalJson, CanalJsonEncoder, Csv, OpenProtocol
 from tidemill.flow.encoder.csv import BinaryEncoding
 from tidemill.flow.encoder.open_protocol import OpenProtocolEncoder
@@ -158,7 +158,9 @@ def _go_on(rows: RowBatch) -> None:
                     json.loads(message)
                 elif isinstance(encoder, OpenProtocolEncoder):
                     json.loads(message[8:])
-        partitions = (changed.commit_ts % 2).astype(np.int32)
+        names = tuple(column.name for column in changed.table.stored_columns)
+        partitions = PartitionRule(Kind.COLUMNS, columns=names).partitions(changed, 2)
+        assert ((partitions == 0) | (partitions == 1)).all()
         encoded = _BATCHES.encode(changed, partitions)
         assert encoded.changes is not None
         assert encoded.changes.sum() == len(changed)

@@ -22,6 +22,7 @@ PROPERTIES = (
     "tests/flow/encoder/test_canal_json.py",
     "tests/flow/encoder/test_csv.py",
     "tests/flow/encoder/test_open_protocol.py",
+    "tests/flow/dispatcher/test_partition.py",
     "tests/columnar/test_go_quoted.py",
     "tests/columnar/test_gather.py",
     "tests/columnar/test_checksum.py",
