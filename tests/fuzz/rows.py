@@ -10,7 +10,6 @@ from io import BytesIO
 from random import Random
 
 import fastavro
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -23,6 +22,7 @@ from tests.reference import encode as e
 from tests.reference.rows import Decoder, Undecodable
 from tidemill.errors import CorruptDataError, RowUndecodableError
 from tidemill.flow.dispatcher import split_key_updates
+from tidemill.flow.dispatcher.partition import Kind, PartitionRule
 from tidemill.flow.encoder import Avro, CanalJson, CanalJsonEncoder, Csv, Debezium, OpenProtocol
 from tidemill.flow.encoder.avro import AvroEncoder
 from tidemill.flow.encoder.csv import BinaryEncoding
@@ -172,7 +172,9 @@ def _go_on(rows: RowBatch) -> None:
                     json.loads(message[8:])
         with suppress(CorruptDataError):
             _read_avro(changed)
-        partitions = (changed.commit_ts % 2).astype(np.int32)
+        names = tuple(column.name for column in changed.table.stored_columns)
+        partitions = PartitionRule(Kind.COLUMNS, columns=names).partitions(changed, 2)
+        assert ((partitions == 0) | (partitions == 1)).all()
         encoded = _BATCHES.encode(changed, partitions)
         assert encoded.changes is not None
         assert encoded.changes.sum() == len(changed)

@@ -194,5 +194,5 @@ def test_the_ways_in(broker: Broker, topic: str, way: str) -> None:
 
 def test_a_file_that_is_missing_is_named() -> None:
     uri = "kafka+ssl://127.0.0.1:1/t?protocol=open-protocol&ca=/no/such.pem"
-    with pytest.raises(SinkError, match=r"TLS failed|no/such\.pem"):
+    with pytest.raises(SinkError, match="Check the parameters of the sink URI, and the files ca, cert and key"):
         read_sink_uri(uri).open_owner(None)

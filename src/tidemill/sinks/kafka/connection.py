@@ -85,6 +85,8 @@ def sink_error(options: KafkaOptions, doing: str, error: Any) -> SinkError:
         return SinkError(
             f"{where}: the broker refuses our login: {said}. Check sasl-user, sasl-password and sasl-mechanism."
         )
+    if name in ("_INVALID_ARG", "_CONFLICT"):  # while a client is set up: nothing has been sent
+        return SinkError(f"{where}: {said}. Check the parameters of the sink URI, and the files ca, cert and key.")
     if name == "_SSL":
         return SinkError(f"{where}: TLS failed: {said}. Check ca, cert and key, and that the port speaks TLS.")
     if name in _RIGHTS:

@@ -40,7 +40,7 @@ class Sending:
 
     def send(self, topic: str, partition: int, messages: list[dict[str, Any]]) -> None:
         """In this order, behind what was sent before."""
-        self._wait(self._queued // 2)
+        self._wait(self._queued // 2, topic)
         self._queued = len(messages)
         # The partition of a single message would be ignored in a batch, so each partition has its own.
         try:

@@ -27,8 +27,8 @@ from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks.kafka.generations import NEWEST, OWNER, Generation
 from tidemill.sinks.kafka.producer import POOL, send_everywhere
-from tidemill.sinks.kafka.target import KafkaTarget
 from tidemill.sinks.kafka.speaking import check
+from tidemill.sinks.kafka.target import KafkaTarget
 from tidemill.sinks.kafka.topics import Topic, Topics
 from tidemill.sinks.kafka.uri import KafkaOptions
 from tidemill.sinks.port import NoSyncPoints, Rescan

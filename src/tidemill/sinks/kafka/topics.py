@@ -138,6 +138,8 @@ class Topics:
 
     def _reason(self, error: Any) -> Any:
         """What is behind an answer that did not come: a login that was refused, say."""
+        while self._admin.poll(0):
+            pass  # the client tells of it when it is asked
         telling = [each for each in self._troubles if each.name() in ("_AUTHENTICATION", "_SSL", "_RESOLVE")]
         is_vague = error is None or error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN")
         return telling[-1] if telling and is_vague else error
