@@ -15,6 +15,8 @@ KAFKA = "kafka://127.0.0.1:1/shop?protocol=open-protocol"
         (["consume", "shop", "--to", "blackhole://"], 2, "must be a URI such as kafka://"),
         (["consume", "kafka://127.0.0.1:9092/shop", "--to", "blackhole://"], 2, "needs a protocol"),
         (["consume", KAFKA, "--to", "iceberg:///lake"], 2, "cannot be read into iceberg:// yet"),
+        (["consume", KAFKA.replace("open-protocol", "simple"), "--to", "blackhole://"], 2, "cannot be read back yet"),
+        (["consume", KAFKA.replace("open-protocol", "canal-json"), "--to", "blackhole://"], 2, "enable-tidb-extension"),
         (["consume", KAFKA, "--to", "nosuch://x"], 2, "nosuch"),
         (["consume", KAFKA, "--to", "blackhole://"], 1, "cannot read topic 'shop' (127.0.0.1:1)"),
         (["consume", KAFKA, "--to", "blackhole://", "--partitions", "0"], 2, "--partitions"),

@@ -77,7 +77,6 @@ def held(mariadb: MariaDb) -> Rows | None:
         pytest.param(
             "canal-json&enable-tidb-extension=true", "transaction", 1, id="canal-json", marks=pytest.mark.soak
         ),
-        pytest.param("simple", "transaction", 1, id="simple", marks=pytest.mark.soak),
     ],
 )
 def test_a_bank_comes_out_of_a_topic_as_it_is_whoever_is_killed(

@@ -9,9 +9,7 @@ from tidemill.cli import stopping
 from tidemill.cli.options import Output, configure_log, sink_uri_of
 from tidemill.consumer.check_topic import check_topic as checked
 from tidemill.consumer.report import Report
-from tidemill.errors import UsageError
-from tidemill.flow.reader.registry import READERS
-from tidemill.sinks.kafka import parse_kafka_uri
+from tidemill.consumer.topic import parse_topic
 
 _SHOWN = 10  # violations, of all that are listed in JSON
 
@@ -44,14 +42,7 @@ def check_topic(
     Example: tidemill check-topic 'kafka://127.0.0.1:9092/shop?protocol=open-protocol'
     """
     configure_log(log_level)
-    uri = sink_uri_of(topic)
-    if not uri.lower().startswith(("kafka://", "kafka+ssl://")):
-        raise UsageError("the topic must be a URI such as kafka://broker:9092/topic?protocol=open-protocol.")
-    kafka = parse_kafka_uri(uri)
-    if kafka.protocol.name not in READERS:
-        raise UsageError(
-            f"topics of protocol {kafka.protocol.name} cannot be read back. Known are {', '.join(sorted(READERS))}."
-        )
+    kafka = parse_topic(sink_uri_of(topic))
     stop = stopping.current()
     report = checked(
         replace(kafka, changefeed="check-topic"),

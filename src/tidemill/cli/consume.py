@@ -28,7 +28,7 @@ from tidemill.cli.options import (
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.consumer.alignment import Consistency
 from tidemill.consumer.consume import Consume, ConsumeOptions, ConsumerStatus
-from tidemill.errors import EngineError, StoppedError, UsageError
+from tidemill.errors import EngineError, StoppedError
 from tidemill.model.ts import Ts, show
 
 _PLAIN_PERIOD_SECONDS = 5.0
@@ -100,8 +100,6 @@ def consume(
         spark_master=spark_master_of(spark_master),
         spark_conf=spark_conf_of(spark_conf),
     )
-    if not options.kafka_uri.lower().startswith(("kafka://", "kafka+ssl://")):
-        raise UsageError("the topic must be a URI such as kafka://broker:9092/topic?protocol=open-protocol.")
     waiting, end_ts = ReadyFile(ready_file), parse_ts(target_ts, "--target-ts")
     began, stop = SYSTEM_CLOCK.monotonic(), stopping.current()
     feed = Consume(options)

@@ -6,6 +6,7 @@
     DDLs, once all partitions are there ─► sink's owner
 
 alignment   which rows may be written and which DDL may run, in pure code
+topic       which topics can be read
 listening   messages of Kafka, by partition
 staging     rows on disk until their turn comes
 tables      names of tables and columns, which the topics have, to the ids that sinks go by

@@ -8,7 +8,7 @@ from tidemill.consumer.checker import Checker
 from tidemill.consumer.listening import BEGINNING, Listening
 from tidemill.consumer.report import Report
 from tidemill.errors import StoppedError
-from tidemill.flow.reader.registry import READERS
+from tidemill.flow.reader.registry import reader_for
 from tidemill.sinks.kafka import KafkaOptions
 
 _MESSAGES_A_POLL = 20_000
@@ -24,7 +24,7 @@ def check_topic(
         wanted = partitions or kafka.partition_num or listening.partitions()
         left = {p: end for p, end in listening.ends(wanted).items() if end > 0}
         checker = Checker(wanted, keys_stay=keys_stay, broadcasts_ddls=kafka.protocol.name != "canal-json")
-        readers = {p: READERS[kafka.protocol.name]() for p in left}
+        readers = {p: reader_for(kafka.protocol) for p in left}
         listening.listen(dict.fromkeys(left, BEGINNING))
         left = {p: end for p, end in left.items() if listening.positions[p] < end}
         while left:

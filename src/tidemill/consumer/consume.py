@@ -34,15 +34,15 @@ from tidemill.consumer.listening import BEGINNING, Heard, Listening
 from tidemill.consumer.staging import Plan, Staging
 from tidemill.consumer.state import ConsumerDir, ConsumerState
 from tidemill.consumer.tables import Tables
+from tidemill.consumer.topic import parse_topic
 from tidemill.errors import CorruptDataError, UsageError
 from tidemill.flow.reader import Reader, RowsSeen
-from tidemill.flow.reader.registry import READERS
+from tidemill.flow.reader.registry import reader_for
 from tidemill.log import get_logger
 from tidemill.model.event import AdminSeen, DdlSeen, Mark, ResolvedSeen, Unreadable
 from tidemill.model.ts import Ts
 from tidemill.retry import Policy
 from tidemill.sinks import SinkOptions, read_sink_uri
-from tidemill.sinks.kafka import KafkaOptions, parse_kafka_uri
 
 if TYPE_CHECKING:  # PySpark takes its time to be imported
     pass
@@ -90,7 +90,7 @@ class Consume:
 
     def __init__(self, options: ConsumeOptions) -> None:
         self._options = options
-        self._kafka = _kafka_of(options)
+        self._kafka = parse_topic(options.kafka_uri)
         self._sink_options = _sink_of(options)
         self._dir = ConsumerDir(options.data_dir)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="consumer")
@@ -230,7 +230,7 @@ class Consume:
         self._listening.listen(offsets)
         for partition, offset in offsets.items():
             self._next_offset[partition] = offset
-            self._readers.setdefault(partition, READERS[self._kafka.protocol.name]())
+            self._readers.setdefault(partition, reader_for(self._kafka.protocol))
 
     def _hold_back(self) -> None:
         """Read no further ahead than the disk allows: of partitions that are ahead of the slowest."""
@@ -382,15 +382,6 @@ class Consume:
         staged = self._staging.oldest_offset(partition, position.applied[partition])
         first = [offset for offset in (staged, *(offset for offset, _ in left)) if offset is not None]
         return min([self._next_offset[partition], *first])
-
-
-def _kafka_of(options: ConsumeOptions) -> KafkaOptions:
-    kafka = parse_kafka_uri(options.kafka_uri)
-    if kafka.protocol.name not in READERS:
-        raise UsageError(
-            f"topics of protocol {kafka.protocol.name} cannot be read back. Known are {', '.join(sorted(READERS))}."
-        )
-    return kafka
 
 
 def _sink_of(options: ConsumeOptions) -> SinkOptions:

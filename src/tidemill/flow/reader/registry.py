@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from tidemill.flow.encoder.canal_json import CanalJson
 from tidemill.flow.encoder.open_protocol import OpenProtocol
+from tidemill.flow.encoder.port import MessageProtocol
 from tidemill.flow.reader.canal_json import CanalJsonReader
 from tidemill.flow.reader.compression import Compression
 from tidemill.flow.reader.debezium import DebeziumReader
@@ -11,6 +12,12 @@ from tidemill.flow.reader.long_form import LongFormReader
 from tidemill.flow.reader.open_protocol import OpenProtocolReader
 from tidemill.flow.reader.port import Reader
 from tidemill.flow.reader.simple import SimpleReader
+
+
+def reader_for(protocol: MessageProtocol) -> Reader:
+    """A reader for one partition of a topic that is written like this."""
+    given = getattr(protocol, "large_message_handle_compression", Compression.NONE)
+    return reader_of(protocol.name, Compression(str(given.value)))
 
 
 def reader_of(protocol: str, compression: Compression = Compression.NONE) -> Reader:
