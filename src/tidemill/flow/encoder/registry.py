@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.columnar.encoded import Encoded
-from tidemill.config.keys import MESSAGES, Key, boolean, text
+from tidemill.config.keys import MESSAGES, QUEUE, Key, boolean, text
 from tidemill.config.sink_uri import SHOWN
 from tidemill.config.values import boolean_of, sentence
 from tidemill.errors import SinkUriError, suggestion
@@ -72,13 +72,14 @@ def _misplaced(kinds: Mapping[str, type[P]], name: str | None, parameter: str, o
 
 def protocol_keys() -> dict[str, Key]:
     """The options of protocols as keys of a changefeed's file. They become parameters of the sink URI."""
+    of_files = {option.key for kind in FOR_FILES.values() for option in kind.options.values()}
     return {
         option.key: Key(
             boolean if option.read is boolean_of else text,
             option.default if option.default.startswith("`") else f"`{option.default}`",
             "See the sink URI's parameter of this name.",
             parameter,
-            MESSAGES,
+            MESSAGES if option.key in of_files else QUEUE,
         )
         for kind in (*FOR_FILES.values(), *FOR_QUEUES.values())
         for parameter, option in kind.options.items()
