@@ -158,3 +158,17 @@ def test_nothing_is_written_above_its_frontier_or_behind_a_ddl_and_nothing_moves
             assert all(alignment.position.applied[p] >= before.applied[p] for p in before.applied)
     lowest = min(frontier)
     assert ran == [each for each in ddls if each <= lowest]
+
+
+def test_a_ddl_has_the_same_number_in_its_ts_after_a_restart_that_does_not_hear_the_first_again() -> None:
+    """The sink notes by ts and number what has run: with the first one's number, the second would be skipped."""
+    first, second = ddl(20, "ALTER 1"), ddl(20, "ALTER 2")
+    before = told(TRANSACTION, (0, first), (1, first))
+    before.written({0: Ts(20), 1: Ts(20)})
+    step = before.step()
+    assert isinstance(step, RunDdl)
+    assert step.nth == 0
+    before.ran(step.due)
+    after = told(TRANSACTION, (0, second), (1, second), position=before.position).step()
+    assert isinstance(after, RunDdl)
+    assert (after.due.ddl.query, after.nth) == ("ALTER 2", 1)

@@ -124,3 +124,26 @@ def _pairs(rows: RowBatch) -> list[tuple[int, int]]:
     pairs = list(zip(rows.commit_ts.tolist(), rows.new.column(0).to_pylist(), strict=True))
     assert [ts for ts, _ in pairs] == sorted(ts for ts, _ in pairs)
     return sorted(pairs)
+
+
+def test_a_transaction_is_read_in_one_piece_however_many_rows_a_step_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows 1 and 2 take each other's key. Split apart from each other, one would be deleted behind its insert."""
+    monkeypatch.setattr("tidemill.consumer.staging._ROWS_A_STEP", 2)
+    one, two = {"id": 1, "v": 1}, {"id": 2, "v": 2}
+    rows = rows_of(T, (None, {"id": 9, "v": 0}), (one, {"id": 2, "v": 1}), (two, {"id": 1, "v": 2}), ts=[10, 20, 20])
+    staging = Staging(tmp_path)
+    staging.add(0, 0, [RowsSeen(rows, np.arange(3))], Ts(0))
+    (part,) = staging.plan(to(20, 0), 1000, is_whole=True).parts
+    batches = [batch.commit_ts.tolist() for batch in part.read()]
+    assert [ts for batch in batches for ts in batch] == [10, 20, 20]
+    assert sum(20 in batch for batch in batches) == 1
+
+
+def test_partitions_that_were_written_by_rows_so_far_go_on_by_transactions(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    staging.add(0, 0, [seen((60, 1), (70, 2))], Ts(50))
+    staging.add(1, 0, [seen((120, 3))], Ts(100))
+    windows = {0: (Ts(50), Ts(150)), 1: (Ts(100), Ts(150))}
+    assert staging.plan(windows, 1, is_whole=True).to == {0: 60}

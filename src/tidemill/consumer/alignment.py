@@ -64,7 +64,10 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class RunDdl:
+    """``nth``: so many of its ts have run before. Sinks know a DDL by it, so it is the same after a restart."""
+
     due: Due
+    nth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ class Alignment:
             return Write(to)
         applied, due = self.position.applied, self._pending[0] if self._pending else None
         if due is not None and all(ts >= due.ddl.ts for ts in applied.values()):
-            return RunDdl(due)
+            return RunDdl(due, len(self.position.done) if due.ddl.ts == self.position.ddl_ts else 0)
         admin = self._next_admin()
         if admin is not None and (admin.ts is None or all(ts >= admin.ts for ts in applied.values())):
             return Repartition(admin)

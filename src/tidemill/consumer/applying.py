@@ -110,9 +110,9 @@ class Applying:
         """This has been saved: a batch that is lost from here on is begun again from there."""
         self._saved = at_ts, state
 
-    def ddl(self, due: Due) -> dict[str, Any] | None:
-        """Returns the sink's state, where it has changed."""
-        event = event_of(due.ddl, due.seq)
+    def ddl(self, due: Due, nth: int) -> dict[str, Any] | None:
+        """``nth`` of its ts. Returns the sink's state, where it has changed."""
+        event = event_of(due.ddl, nth)
         log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
         return self._patiently(lambda: self._owner.ddl(event))
 

@@ -228,8 +228,8 @@ class Consume:
     def _listen(self, offsets: Mapping[int, int]) -> None:
         assert self._listening is not None
         self._listening.listen(offsets)
-        for partition, offset in offsets.items():
-            self._next_offset[partition] = offset
+        for partition in offsets:
+            self._next_offset[partition] = self._listening.positions[partition]
             self._readers.setdefault(partition, reader_for(self._kafka.protocol))
 
     def _hold_back(self) -> None:
@@ -305,8 +305,8 @@ class Consume:
                     self._do(self._write, plan)
                 else:
                     self._alignment.written(plan.to)
-            case RunDdl(due):
-                self._do(self._run_ddl, due)
+            case RunDdl(due, nth):
+                self._do(self._run_ddl, due, nth)
             case Repartition(admin):
                 self._repartition(admin)
             case None:
@@ -331,8 +331,8 @@ class Consume:
 
         return finish
 
-    def _run_ddl(self, due: Due) -> "Finish":
-        state = self._sink.ddl(due)
+    def _run_ddl(self, due: Due, nth: int) -> "Finish":
+        state = self._sink.ddl(due, nth)
 
         def finish() -> None:
             self._alignment.ran(due)

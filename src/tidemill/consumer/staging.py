@@ -62,8 +62,12 @@ class StagedRows:
         """Runs on executors: in commit order, each change once."""
         found = [_read(Path(path), self.table, window) for path, window in self.files]
         whole = in_order(joined([rows for rows in found if len(rows)], self.table))
-        for first in range(0, len(whole), _ROWS_A_STEP):
-            yield taken(whole, np.arange(first, min(first + _ROWS_A_STEP, len(whole))))
+        first = 0
+        while first < len(whole):  # steps end with a transaction: whoever splits its updates has to see all of it
+            last_ts = whole.commit_ts[min(first + _ROWS_A_STEP, len(whole)) - 1]
+            end = int(np.searchsorted(whole.commit_ts, last_ts, "right"))
+            yield taken(whole, np.arange(first, end))
+            first = end
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,7 @@ class Staging:
             StagedRows(files[0].table, tuple((str(f.path), windows[f.partition]) for f in files))
             for files in tables.values()
         )
-        if is_whole and len({high for _, high in windows.values()}) > 1:
+        if is_whole and len({high for low, high in windows.values() if high > low}) > 1:
             raise InvariantError(f"transactions would be torn: {windows}. Report it.")
         return Plan({p: high for p, (low, high) in windows.items() if high > low}, parts, rows)
 

@@ -76,11 +76,6 @@ class MysqlTarget:
 
 def write_rows(target: MysqlTarget, rows: Iterator[RowBatch | LargeRows]) -> Receipt:
     """Write all rows and return once they are durable. Running it again leaves the same rows."""
-    if not target.table.handle_key:
-        raise SinkError(
-            f"cannot write table {target.table.full_name}: it has neither a primary key nor a unique key that is NOT "
-            "NULL, so its rows cannot be told apart. Give it one, or take the table out of the changefeed."
-        )
     writer = UnitWriter(target)
     for window in windows(rows, target.window_rows):
         if isinstance(window, LargeRows):
@@ -159,6 +154,11 @@ class UnitWriter:
     """Of the rows of one table."""
 
     def __init__(self, target: MysqlTarget) -> None:
+        if not target.table.handle_key:
+            raise SinkError(
+                f"cannot write table {target.table.full_name}: it has neither a primary key nor a unique key that is "
+                "NOT NULL, so its rows cannot be told apart. Give it one, or take the table out of the changefeed."
+            )
         options, downstream = target.settings.options, target.settings.downstream
         packet = downstream.max_allowed_packet if downstream else 4 << 20
         rows = options.max_txn_row if options.batch_dml else 1
@@ -240,7 +240,7 @@ class Worker:
     ) -> None:
         self._target, self._shapes, self._packet, self._stop = target, shapes, packet, stop
         self._writer: Writer | None = None
-        self._at: tuple[Plan, Transaction]  # what is being written
+        self._at: tuple[Plan, Transaction] | None = None  # what is being written
 
     def __enter__(self) -> "Worker":
         return self
@@ -290,7 +290,7 @@ class Worker:
                     self._roll_back()
                     continue
                 began = began or SYSTEM_CLOCK.monotonic()
-                self._check(*self._at, is_safe, error, SYSTEM_CLOCK.monotonic() - began)
+                self._check(self._at, is_safe, error, SYSTEM_CLOCK.monotonic() - began)
                 is_safe = is_safe or failures.is_lost(error)  # nobody knows whether it was committed
                 self._recover(error)
             self._stop.wait(_RETRY.pause_seconds(tries))
@@ -354,10 +354,10 @@ class Worker:
             ):
                 raise pymysql.err.DataError(number, said)
 
-    def _check(self, plan: Plan, transaction: Transaction, is_safe: bool, error: BaseException, seconds: float) -> None:
-        """Raise if there is no use in trying again, after so many seconds of it."""
+    def _check(self, at: tuple[Plan, Transaction] | None, is_safe: bool, error: BaseException, seconds: float) -> None:
+        """Raise if there is no use in trying again, after so many seconds of it. ``at``: None before the first row."""
         target = self._target
-        place, table = target.settings.options.place, plan.table.full_name
+        place, table = target.settings.options.place, (at[0] if at is not None else target).table.full_name
         if failures.is_passing(error) or failures.number_of(error) == failures.DUPLICATE:
             patience = min(target.patience_seconds, target.away_seconds if failures.is_lost(error) else _FOREVER)
             if seconds < patience and not self._stop.is_set():
@@ -371,7 +371,8 @@ class Worker:
         if is_assertion(error) and self._has_lost_slot():
             raise target.generation.taken_over() from error
         key = None
-        if failures.is_about_one_row(error):
+        if at is not None and failures.is_about_one_row(error):
+            plan, transaction = at
             number = self._find_row(plan, transaction, is_safe)
             key = (lambda: shown_key(plan.table, plan.row(number))) if number is not None else None
         raise failures.refused(place, table, error, key) from error
