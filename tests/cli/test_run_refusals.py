@@ -83,7 +83,7 @@ def run_words(pd: str, tmp: Path, changes: dict[str, str | None]) -> list[str]:
         pytest.param({"sink-uri": None}, 2, r"Missing option '--sink-uri'", id="no sink"),
         pytest.param({"sink-uri": "fil:///tmp/x"}, 2, r"unknown scheme 'fil'.*Did you mean 'file'\?", id="a scheme"),
         pytest.param({"sink-uri": "/tmp/x"}, 2, r"no scheme. Write mysql://", id="a bare path"),
-        pytest.param({"sink-uri": "kafka://b:9092/t"}, 2, r"'kafka' are not supported", id="a later scheme"),
+        pytest.param({"sink-uri": "pulsar://b:6650/t"}, 2, r"'pulsar' are not supported", id="a later scheme"),
         pytest.param(
             {"sink-uri": SINK + "&flush-intervall=1s"}, 2, r"Did you mean 'flush-interval'\?", id="a parameter"
         ),

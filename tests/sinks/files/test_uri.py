@@ -105,7 +105,7 @@ def test_csv_parameters(more: str, expected: Csv) -> None:
         ("ftp://x", r"unknown scheme 'ftp' in the sink URI\. Write mysql://"),
         ("/data/out", r"has no scheme\. Write mysql://"),
         ("", r"has no scheme"),
-        ("kafka://h:9092/t?protocol=canal-json", r"scheme 'kafka' are not supported\. Write mysql://"),
+        ("pulsar://h:6650/t?protocol=canal-json", r"scheme 'pulsar' are not supported\. Write mysql://"),
         ("file://[x?protocol=csv", r"cannot read the sink URI"),
         ("file:///data/out", r"needs a protocol\. Add 'protocol=canal-json' or 'protocol=csv'"),
         ("file:///?protocol=csv", r"names no folder\. Give an absolute one: file:///folder"),

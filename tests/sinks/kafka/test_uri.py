@@ -9,7 +9,7 @@ from tidemill.config.changefeed import parse_config, sink_parameters
 from tidemill.config.sink_uri import differences, place_of, safe_uri
 from tidemill.errors import ConfigError, SinkUriError
 from tidemill.flow.dispatcher import Dispatching
-from tidemill.flow.encoder import CanalJson, OpenProtocol
+from tidemill.flow.encoder import CanalJsonQueue, OpenProtocol
 from tidemill.model.changefeed import Dispatch
 from tidemill.sinks import read_sink_uri
 from tidemill.sinks.kafka import KafkaOptions
@@ -140,7 +140,7 @@ def test_a_file_says_the_same() -> None:
     config = parse_config(FILE)
     uri = "kafka://b/t?enable-tidb-extension=true"
     options = read(uri, from_file=sink_parameters(config, "kafka"), dispatching=Dispatching.of(config))
-    assert options.protocol == CanalJson(enable_tidb_extension=True)
+    assert options.protocol == CanalJsonQueue(enable_tidb_extension=True)
     assert (options.partition_num, options.sasl_password, options.is_tls) == (6, "a&b", True)
     assert options.output_raw_change_event
     assert options.rules.topic("shop", "item") == "cdc_shop"
