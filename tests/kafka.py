@@ -301,7 +301,7 @@ def _lacking() -> str:
         said = getattr(error, "stderr", None) or str(error)
         return (
             f"{COORDINATES} could not be fetched from Maven Central ({said.strip()[-300:]}). Let this machine reach "
-            f"repo1.maven.org once, or put the jars and an empty file 'complete' into {_folder()}"
+            f"Maven Central once, or put the jars and an empty file 'complete' into {_folder()}"
         )
     return ""
 
