@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.config.sink_uri import place_of
@@ -41,20 +41,14 @@ from tidemill.flow.reader.registry import reader_for
 from tidemill.log import get_logger
 from tidemill.model.event import AdminSeen, DdlSeen, Mark, ResolvedSeen, Unreadable
 from tidemill.model.ts import Ts
-from tidemill.retry import Policy
 from tidemill.sinks import SinkOptions, read_sink_uri
-
-if TYPE_CHECKING:  # PySpark takes its time to be imported
-    pass
 
 log = get_logger("consumer")
 
 _MESSAGES_A_POLL = 20_000
 _POLL_SECONDS = 0.05
 _MOST_ROWS = 100_000  # of a batch; all of one transaction in any case
-_RETRY = Policy(1.0, 10.0)
 _DDLS_IN_FIRST_ONLY = frozenset({"canal-json", "canal"})
-_WRITER = "consumer"
 _IDLE_SAVE_SECONDS = 2.0  # how often a position that moves without rows is written down
 
 Finish = Callable[[], None]  # what is left to do when something has been done beside

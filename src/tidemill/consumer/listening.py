@@ -92,7 +92,7 @@ class Listening:
         self._consumer.assign([self._place(p, offset) for p, offset in self.positions.items()])
 
     def _first(self, partition: int, offset: int) -> int:
-        """Where a partition begins by now, for who has not read it yet; what was to be read on must still be there."""
+        """The first offset to read. Where reading is resumed, the messages from there on must still be there."""
         low, high = self._bounds(partition)
         if offset == BEGINNING:
             if low > 0:

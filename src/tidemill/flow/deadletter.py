@@ -152,5 +152,5 @@ def _order(entry: Undecodable) -> tuple[int, int, bytes]:
 def _explained(folder: Path, error: OSError) -> DataDirError:
     return DataDirError(
         f"cannot put undecodable rows aside in {folder}: {error.strerror or error}. Make it writable and give it "
-        "space, then start again; the changefeed goes on from its checkpoint and nothing is lost."
+        "space, then start again; the changefeed continues from its checkpoint and nothing is lost."
     )

@@ -150,7 +150,7 @@ class Simple(LargeMessages):
 def _notice(
     kind: str, ts: Ts, built_ms: int, query: str = "", schemas: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """What is no row."""
+    """Anything that is not a row."""
     sql = {"sql": query} if query else {}
     return {"version": VERSION, "type": kind, **sql, "commitTs": ts, "buildTs": built_ms, **schemas}
 

@@ -125,7 +125,7 @@ class Turn:
                     raise failures.DownstreamUnavailableError(
                         f"cannot {doing} at {self.options.place}: {said} (error {number}), for "
                         f"{self.patience.seconds:.0f} s. See that the server of the sink URI answers; the changefeed "
-                        "goes on from its checkpoint."
+                        "continues from its checkpoint."
                     ) from error
                 if not (is_said or self.patience.is_ended):
                     log.warning(
