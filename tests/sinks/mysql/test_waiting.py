@@ -1,5 +1,7 @@
 """Patience with a downstream that is away, and its end."""
 
+import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -121,6 +123,19 @@ def test_what_was_dialled_is_cut_before_a_connection_takes_it_over(silent: int) 
     with pytest.raises(ConnectionAbortedError):
         lines.dial("127.0.0.1", silent, 60.0)
     dialled.close()
+
+
+def test_a_process_with_a_thousand_open_files_dials_all_the_same(silent: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    held = [os.dup(0) for _ in range(1100)]
+    try:
+        with Lines().dial("127.0.0.1", silent, 60.0) as dialled:
+            assert dialled.fileno() > 1023
+    finally:
+        for number in held:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_closing_ends_the_wait_for_a_host_that_does_not_answer() -> None:

@@ -67,7 +67,9 @@ class Lines:
         with suppress(BlockingIOError):
             dialled.connect(address)
             return
-        while not select.select([], [dialled], [], _POLL_SECONDS)[1]:
+        poll = select.poll()  # select() knows no descriptor above 1023
+        poll.register(dialled, select.POLLOUT)
+        while not poll.poll(_POLL_SECONDS * 1000):
             if self._is_cut:
                 raise ConnectionAbortedError("closed meanwhile")
             if SYSTEM_CLOCK.monotonic() >= deadline:
