@@ -1,6 +1,6 @@
 """Runs DDLs downstream, each once as far as anybody can tell.
 
-A DDL is no transaction, so what has begun and what is done is noted in ``tidb_cdc.tidemill_ddl_v1``. If we die between
+A DDL is no transaction, so what has begun and what is done is noted in ``tidb_cdc.tidemill_ddl_v2``. If we die between
 the two, or the server does, we find out: a RENAME looks which name is there; an EXCHANGE compares the table with what
 it was before; a table that has got the columns and partitions it is to have needs nothing more (COALESCE PARTITION 1
 is not the same twice); and most other DDLs say by their error that their work is done (an index that exists, a table
