@@ -247,6 +247,9 @@ class Line:
 
     def close(self) -> None:
         self._listener.close()
+        for end in self._ends:
+            _shut(end)
+            end.close()
 
     def _accept(self) -> None:
         while True:
