@@ -208,7 +208,12 @@ def kill(victim: str, worker: int) -> None:
 
 @pytest.mark.rounds
 @pytest.mark.parametrize(
-    "downstream", ["files", "parquet", "blackhole", "mysql", "iceberg", "delta", "bucket"], indirect=True
+    "downstream",
+    [
+        *("files", "mysql", "iceberg", "bucket"),
+        *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("parquet", "blackhole", "delta")),
+    ],
+    indirect=True,
 )
 def test_a_sibling_that_goes_on_late_changes_nothing(
     upstream: EmbeddedUpstream, downstream: Downstream, tmp_path: Path

@@ -133,7 +133,9 @@ async def compare(address: str, api_version: int, written: Written) -> None:
                 written.find(key, await clients.raw.get(key))
 
 
-@pytest.mark.parametrize("chaos", [None, 5], ids=["quiet", "with chaos"])
+@pytest.mark.parametrize(
+    "chaos", [pytest.param(None, id="quiet", marks=pytest.mark.soak), pytest.param(5, id="with chaos")]
+)
 @pytest.mark.parametrize("api_version", [1, 2])
 def test_what_was_acknowledged_is_there_after_kill_9_and_nothing_is_half(tmp_path: Path, api_version, chaos) -> None:
     flags = {"stores": 3, "pd_port": 0, "data_dir": tmp_path / "d", "api_version": api_version, "chaos": chaos}

@@ -37,6 +37,7 @@ LAKES = [
     ("online", "delta", "replayed"),
     ("online", "parquet", "loaded"),
 ]
+LONG = {("ddl", "delta", "loaded"), ("ddl", "parquet", "replayed"), ("online", "iceberg", "loaded")}
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,10 @@ def test_mariadb_is_equal_at_every_mark_of_a_history_that_goes_on(
     assert sum(opened[0].compared.values()) == len(history.marks())
 
 
-@pytest.mark.parametrize(("name", "kind", "way"), LAKES, ids=list(map("-".join, LAKES)))
+@pytest.mark.parametrize(
+    ("name", "kind", "way"),
+    [pytest.param(*lake, id="-".join(lake), marks=[pytest.mark.soak] * (lake in LONG)) for lake in LAKES],
+)
 def test_a_lake_is_equal_at_every_mark(name: str, kind: str, way: str, spark: Any, tmp_path: Path) -> None:
     history, uri = load(name), uri_of(kind, tmp_path / "lake")
     quick = uri + ("&" if "?" in uri else "?") + "flush-interval=50ms"

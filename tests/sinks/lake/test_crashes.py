@@ -103,10 +103,11 @@ def whole(name: str, kind: str, root: Path) -> Replay:
     ("name", "kind", "seed"),
     [
         ("types", "delta", 1),
-        ("ddl", "iceberg", 2),
+        pytest.param("ddl", "iceberg", 2, marks=pytest.mark.soak),
         ("ddl", "delta", 3),
         ("ddl", "parquet", 4),
         ("online", "parquet", 5),
+        ("types", "iceberg", 6),
     ],
 )
 def test_a_lake_that_crashed_holds_each_change_once(name: str, kind: str, seed: int, tmp_path: Path) -> None:
