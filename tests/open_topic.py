@@ -93,7 +93,7 @@ class Log:
                 elif event.identity not in seen:
                     seen.add(event.identity)
                     assert event.ts > resolved_ts, f"2.2: a row at {event.ts} first appears behind {resolved_ts}"
-                    assert event.ts >= barred_ts, f"2.3: a row at {event.ts} first appears behind the DDL {barred_ts}"
+                    assert event.ts > barred_ts, f"2.3: a row at {event.ts} first appears behind the DDL {barred_ts}"
                     if is_row_ordered:
                         assert where.setdefault(event.key, number) == number, f"1.1: {event.key} in two partitions"
                         assert event.ts >= last.get(event.key, 0), f"1.3: {event.key} goes back to {event.ts}"

@@ -128,11 +128,12 @@ class KafkaOwner(NoSyncPoints):
         """Producers are the process's own."""
 
     def _refill(self, table: TableInfo, ts: Ts, rescan: Rescan, term: Generation) -> None:
-        """All rows as of ``ts``, and with this as their commit-ts: they come behind the DDL. Runs in the owner."""
-        target = self._known.target(table, term)
+        """All rows as of ``ts``. They come behind the DDL and are of its new form, so their commit-ts is the next one:
+        what has the DDL's own belongs before it. No higher resolved-ts has been told yet. Runs in the owner."""
+        target, behind_ts = self._known.target(table, term), Ts(ts + 1)
         for physical_id in table.physical_ids:
             rows = rescan(table, [physical_id], ts)
-            target.write(replace(batch, commit_ts=np.full_like(batch.commit_ts, ts)) for batch in rows)
+            target.write(replace(batch, commit_ts=np.full_like(batch.commit_ts, behind_ts)) for batch in rows)
 
     def _topic_of(self, event: DdlEvent) -> str:
         if event.type == ActionType.RENAME_TABLE and event.pre_table:
