@@ -125,6 +125,44 @@ def test_a_partition_that_is_left_is_not_waited_for() -> None:
     assert alignment.step() == Write({0: Ts(30)})
 
 
+def test_no_partition_passes_the_cut_before_all_have_seen_it() -> None:
+    """A row may have moved to this partition from one that is behind."""
+    grows = AdminSeen(3, 1, Ts(20))
+    alignment = told(ROW, (0, grows), (0, 40), (1, 12))
+    assert alignment.step() == Write({0: Ts(20), 1: Ts(12)})
+    alignment.written({0: Ts(20), 1: Ts(12)})
+    assert alignment.step() is None
+
+
+def test_what_a_partition_said_before_it_was_in_use_counts_once_it_is() -> None:
+    grows = AdminSeen(2, 1, Ts(20))
+    alignment = told(TRANSACTION, (1, grows), (1, 30), (0, grows), (0, 30), partitions=1)
+    alignment.written({0: Ts(20)})
+    alignment.repartitioned(grows)
+    assert alignment.step() == Write({0: Ts(30), 1: Ts(30)})
+
+
+def test_who_begins_late_with_all_partitions_goes_through_each_epoch() -> None:
+    """From two to one and then to three: the third partition has seen the last change only, and holds no one up."""
+    shrinks, grows = AdminSeen(1, 1, Ts(20)), AdminSeen(3, 2, Ts(40))
+    said = [(0, shrinks), (0, grows), (0, 50), (1, shrinks), (1, grows), (1, 50), (2, grows), (2, 50)]
+    alignment, done = told(ROW, *said, partitions=3), list[object]()
+    while (step := alignment.step()) is not None:
+        done.append(step)
+        if isinstance(step, Write):
+            alignment.written(step.to)
+        else:
+            assert isinstance(step, Repartition)
+            alignment.repartitioned(step.admin)
+    assert done == [
+        Write(dict.fromkeys(range(3), Ts(20))),
+        Repartition(shrinks),
+        Write({0: Ts(40)}),
+        Repartition(grows),
+        Write(dict.fromkeys(range(3), Ts(50))),
+    ]
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 30), st.booleans()), max_size=40),
     st.sampled_from(Consistency),

@@ -54,6 +54,10 @@ def checked(steps: Sequence[Step], partitions: int = 2, **options: Any) -> Repor
     return checker.report()
 
 
+def admins(partitions: int, epoch: int, ts: int) -> list[Step]:
+    return [mark(number, AdminSeen(partitions, epoch, Ts(ts))) for number in (0, 1)]
+
+
 @pytest.mark.parametrize(
     ("steps", "found"),
     [
@@ -84,6 +88,21 @@ def checked(steps: Sequence[Step], partitions: int = 2, **options: Any) -> Repor
         ),
         pytest.param(
             [mark(0, AdminSeen(2, ts=Ts(9))), row(0, 1, 5)], {Rule.RESOLVED: 1}, id="an admin event is cut at a ts"
+        ),
+        pytest.param(
+            [row(0, 1, 5), *admins(2, 1, 9), row(1, 1, 12), row(0, 1, 5)],
+            {},
+            id="below which a copy stays where it was",
+        ),
+        pytest.param(
+            [row(0, 1, 5), *admins(2, 1, 9), row(1, 1, 12), row(0, 1, 13)],
+            {Rule.ONE_PARTITION: 1},
+            id="and above which a key has its new place",
+        ),
+        pytest.param(
+            [ddl(0, 6), ddl(1, 6), mark(2, AdminSeen(3, 1, Ts(9))), resolved(2, 12), resolved(0, 12), resolved(1, 12)],
+            {},
+            id="DDLs before it are not for a partition that it adds",
         ),
         pytest.param(
             [resolved(0, 6), resolved(1, 6), row(0, 1, 6)], {}, id="a row at a resolved-ts may stand behind it"

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import KEY, column, rows_of, table_of
-from tidemill.consumer.staging import Staging, in_order
+from tidemill.consumer.staging import Staging, cut, in_order
 from tidemill.errors import SinkError
 from tidemill.flow.reader import RowsSeen
 from tidemill.model.row import RowBatch, RowOp
@@ -93,6 +94,23 @@ def test_a_partition_is_read_again_from_its_first_message_that_was_not_written(t
     assert (staging.rows, staging.oldest_offset(0, Ts(12)), staging.oldest_offset(0, Ts(20))) == (2, 200, None)
     staging.release({0: Ts(20)})
     assert list(tmp_path.glob("*.rows")) == []
+
+
+def test_rows_above_a_cut_are_dropped_of_one_partition(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    staging.add(0, 0, [seen((10, 1), (25, 2)), seen((30, 3))], Ts(0))
+    staging.add(1, 0, [seen((30, 4))], Ts(0))
+    staging.drop_above(0, Ts(20))
+    plan = staging.plan(to(40, 0, 1), 100, is_whole=True)
+    assert [ts for _, ts, _ in read(plan.parts)] == [10, 30]
+    staging.release({})
+    assert len(list(tmp_path.glob("*.rows"))) == 2
+
+
+def test_of_one_poll_only_rows_before_the_admin_event_are_cut() -> None:
+    kept = cut(replace(seen((10, 1), (25, 2), (26, 3)), message=np.array([0, 1, 3])), 2, Ts(20))
+    assert kept.rows.commit_ts.tolist() == [10, 26]
+    assert kept.message.tolist() == [0, 3]
 
 
 def test_what_an_earlier_run_has_left_is_removed(tmp_path: Path) -> None:

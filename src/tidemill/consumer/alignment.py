@@ -7,7 +7,11 @@ for F. The highest of them is the partition's *frontier*. Above what has been wr
     rows           of each partition up to its own
 
 but for a DDL: rows up to it first, of all partitions; then the DDL, once; then the rest. An Admin event changes the
-number of partitions: the rows up to its ts first, of all old partitions, then the new ones are read.
+number of partitions in use: rows up to its ts first, of all that were; then those that are. In between a row moves from
+one partition to another, so no partition passes its ts before. One that was added later cannot have seen the earlier
+ones: it has seen an epoch where the first that it has seen is that or a later one.
+
+Partitions that are not in use may be read all the same, and speak; nobody waits for them.
 
 Topics hold copies. What is at or below what has been written counts for nothing, and a DDL runs once.
 """
@@ -97,18 +101,28 @@ class Alignment:
         self.position = replace(position, applied={p: position.applied.get(p, start_ts) for p in partitions})
         self._frontier = dict(self.position.applied)
         self._pending: list[Due] = []  # in the order in which they run
-        self._admins: dict[int, tuple[AdminSeen, set[int]]] = {}  # by epoch: which partitions have seen it
+        self._admins: dict[int, tuple[AdminSeen, Ts]] = {}  # by epoch, with where it cuts
+        self._epochs: dict[int, int] = {}  # by partition: the last epoch that it has seen
 
     @property
     def partitions(self) -> frozenset[int]:
-        return frozenset(self._frontier)
+        """Those in use."""
+        return frozenset(self.position.applied)
 
     def frontier_ts(self, partition: int) -> Ts:
-        return self._frontier[partition]
+        return self._frontier.get(partition, NEVER)
 
     @property
     def lowest_frontier_ts(self) -> Ts:
-        return min(self._frontier.values())
+        return min(self.frontier_ts(p) for p in self.position.applied)
+
+    def applied_ts(self, partition: int) -> Ts:
+        """Rows of it up to here have been written; of one that is not in use, all that there were when it was."""
+        return self.position.applied.get(partition, self.position.lowest_ts)
+
+    def epoch(self, partition: int) -> int:
+        """The last that it has seen."""
+        return max(self.position.epoch, self._epochs.get(partition, 0))
 
     @property
     def pending(self) -> tuple[Due, ...]:
@@ -132,20 +146,21 @@ class Alignment:
         self._pending.sort(key=lambda each: (each.ddl.ts, each.seq))
 
     def admit(self, partition: int, seen: AdminSeen) -> None:
+        """Without a ts it cuts where the partition is that tells of it first."""
         if seen.epoch <= self.position.epoch:
             return
-        known, by = self._admins.setdefault(seen.epoch, (seen, set()))
-        by.add(partition)
-        if known.ts is not None:
-            self._advance(partition, known.ts)
+        _, cut_ts = self._admins.setdefault(
+            seen.epoch, (seen, self.frontier_ts(partition) if seen.ts is None else seen.ts)
+        )
+        self._epochs[partition] = max(self._epochs.get(partition, 0), seen.epoch)
+        self._advance(partition, cut_ts)
 
     def _has_run(self, seen: DdlSeen) -> bool:
         at = self.position
         return seen.ts < at.ddl_ts or (seen.ts == at.ddl_ts and identity_of(seen) in at.done)
 
     def _advance(self, partition: int, ts: Ts) -> None:
-        if partition in self._frontier:
-            self._frontier[partition] = max(self._frontier[partition], ts)
+        self._frontier[partition] = max(self.frontier_ts(partition), ts)
 
     # What may be done.
 
@@ -157,26 +172,22 @@ class Alignment:
         applied, due = self.position.applied, self._pending[0] if self._pending else None
         if due is not None and all(ts >= due.ddl.ts for ts in applied.values()):
             return RunDdl(due, len(self.position.done) if due.ddl.ts == self.position.ddl_ts else 0)
-        admin = self._next_admin()
-        if admin is not None and (admin.ts is None or all(ts >= admin.ts for ts in applied.values())):
-            return Repartition(admin)
+        if self._admins:
+            epoch, (admin, cut_ts) = min(self._admins.items())
+            if all(ts >= cut_ts and self.epoch(p) >= epoch for p, ts in applied.items()):
+                return Repartition(admin)
         return None
 
     def _writable(self) -> dict[int, Ts]:
         stop_ts = self._pending[0].ddl.ts if self._pending else MAX_TS
-        limits = {p: min(ts, stop_ts) for p, ts in self._frontier.items()}
+        if self._admins:
+            stop_ts = min(stop_ts, self._admins[min(self._admins)][1])
+        limits = {p: min(self.frontier_ts(p), stop_ts) for p in self.position.applied}
         if self._consistency is Consistency.TRANSACTION:
             limits = dict.fromkeys(limits, min(limits.values(), default=NEVER))
-        elif self._ddls_in_first_only and 0 in self._frontier:  # another cannot know what is behind a DDL
+        elif self._ddls_in_first_only and 0 in limits:  # another cannot know what is behind a DDL
             limits = {p: min(ts, self._frontier[0]) for p, ts in limits.items()}
         return {p: ts for p, ts in limits.items() if ts > self.position.applied[p]}
-
-    def _next_admin(self) -> AdminSeen | None:
-        for epoch in sorted(self._admins):
-            admin, by = self._admins[epoch]
-            if by >= self.partitions:
-                return admin
-        return None
 
     # What has been done.
 
@@ -192,9 +203,7 @@ class Alignment:
 
     def repartitioned(self, admin: AdminSeen) -> None:
         """From here on there are as many partitions as it says. New ones begin where the others are."""
-        at_ts = self.position.lowest_ts if admin.ts is None else admin.ts
-        wanted = range(admin.partitions)
-        applied = {p: self.position.applied.get(p, at_ts) for p in wanted}
-        self._frontier = {p: max(self._frontier.get(p, at_ts), applied[p]) for p in wanted}
-        self._admins = {epoch: seen for epoch, seen in self._admins.items() if epoch > admin.epoch}
+        _, cut_ts = self._admins.pop(admin.epoch)
+        applied = {p: self.position.applied.get(p, cut_ts) for p in range(admin.partitions)}
+        self._frontier |= {p: max(self.frontier_ts(p), ts) for p, ts in applied.items()}
         self.position = replace(self.position, applied=applied, epoch=admin.epoch)

@@ -18,11 +18,13 @@ _POLL_SECONDS = 0.2
 def check_topic(
     kafka: KafkaOptions, *, keys_stay: bool, partitions: int | None = None, should_stop: Callable[[], bool]
 ) -> Report:
-    """Raises UsageError where there is no such topic, ``StoppedError`` once ``should_stop``."""
+    """``partitions``: how many were in use at first. Raises UsageError where there is no such topic, ``StoppedError``
+    once ``should_stop``."""
     listening = Listening(kafka)
     try:
-        wanted = partitions or kafka.partition_num or listening.partitions()
-        left = {p: end for p, end in listening.ends(wanted).items() if end > 0}
+        there = listening.partitions()
+        wanted = partitions or kafka.partition_num or there
+        left = {p: end for p, end in listening.ends(max(there, wanted)).items() if end > 0}
         checker = Checker(wanted, keys_stay=keys_stay, broadcasts_ddls=kafka.protocol.name != "canal-json")
         readers = {p: reader_for(kafka.protocol) for p in left}
         listening.listen(dict.fromkeys(left, BEGINNING))

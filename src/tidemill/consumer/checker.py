@@ -91,6 +91,7 @@ class Checker:
         self._ddls: dict[_Ddl, set[int]] = {}  # in which partitions they were seen
         self._settled: OrderedDict[_Ddl, None] = OrderedDict()  # that were seen everywhere; the oldest are forgotten
         self._settled_ts = 0  # of those forgotten, the highest
+        self._cuts: dict[int, int] = {0: 0}  # by epoch: where admin events cut; rows above are dispatched by it
         self._totals: Counter[str] = Counter()
         self._counts: Counter[Rule] = Counter()
         self._violations: list[Violation] = []
@@ -101,6 +102,9 @@ class Checker:
         if partition is None:  # added later, so by an admin event
             epoch = max(1, *(each.epoch for each in self._partitions.values()))
             partition = self._partitions[number] = _Partition(begin_ts=0, epoch=epoch)
+        if not partition.messages and events.marks and events.marks[0][0] == 0:
+            first = events.marks[0][1]
+            partition.begin_ts = int(first.ts or 0) if isinstance(first, AdminSeen) else partition.begin_ts
         partition.messages += len(offsets)
         stamps = _Stamps()
         stamps.note(partition)
@@ -119,7 +123,8 @@ class Checker:
     def report(self) -> Report:
         """All that was found so far. DDLs that are not in every partition yet, where reading stopped, are not wrong."""
         highest = max((partition.resolved_ts for partition in self._partitions.values()), default=0)
-        silent = [number for number, each in self._partitions.items() if highest and not each.resolved_ts]
+        told = {number: each.resolved_ts or each.admin_ts for number, each in self._partitions.items()}
+        silent = [number for number, ts in told.items() if highest and not ts]
         what = "it has no resolved-ts, and others have"
         more = [Violation(Rule.BROADCAST, number, -1, highest, what) for number in silent]
         counts = self._counts + Counter({Rule.BROADCAST: len(more)})
@@ -162,6 +167,8 @@ class Checker:
                 self._totals["admin"] += 1
                 partition.epoch = max(partition.epoch, epoch) if epoch else partition.epoch + 1
                 partition.admin_ts = max(partition.admin_ts, ts or 0)
+                if epoch and ts is not None:
+                    self._cuts[epoch] = ts
             case Unreadable(why):
                 self._violate(Violation(Rule.READABLE, number, offset, 0, why))
             case _:
@@ -235,7 +242,7 @@ class Checker:
             commit_ts,
             np.concatenate([seen.rows.op for seen in some])[order],
             number,
-            np.array(stamps.epoch, np.int64)[before],
+            self._epochs(commit_ts, np.array(stamps.epoch, np.int64)[before]),
             np.array(stamps.resolved_ts, np.uint64)[before],
             np.array(stamps.ddl_ts, np.uint64)[before],
         )
@@ -248,6 +255,17 @@ class Checker:
                 if verdicts[row] & bit:
                     told = f"{what} (a row of table {table.full_name})"
                     self._violate(Violation(rule, number, int(offsets[message[row]]), int(commit_ts[row]), told))
+
+    def _epochs(self, commit_ts: npt.NDArray[np.uint64], told: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """By which dispatch each row goes: where admin events say at which ts they cut, a copy of a row below it goes
+        by the one before, wherever it stands."""
+        if len(self._cuts) == 1:
+            return told
+        epochs = sorted(self._cuts)
+        cuts = np.array([self._cuts[epoch] for epoch in epochs], np.uint64)
+        place = np.maximum(np.searchsorted(cuts, commit_ts, side="left") - 1, 0)
+        found: npt.NDArray[np.int64] = np.array(epochs, np.int64)[place]
+        return found
 
     def _hashes(self, number: int, rows: RowBatch) -> tuple[Hashes, Hashes]:
         keys, contents = _hashes(rows)

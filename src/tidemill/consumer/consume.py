@@ -9,7 +9,7 @@ what comes twice is written once.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -31,12 +31,12 @@ from tidemill.consumer.alignment import (
 )
 from tidemill.consumer.applying import Applying
 from tidemill.consumer.listening import BEGINNING, Heard, Listening
-from tidemill.consumer.staging import Plan, Staging
+from tidemill.consumer.staging import Plan, Staging, cut
 from tidemill.consumer.state import ConsumerDir, ConsumerState
 from tidemill.consumer.tables import Tables
 from tidemill.consumer.topic import parse_topic
 from tidemill.errors import CorruptDataError, UsageError
-from tidemill.flow.reader import Reader, RowsSeen
+from tidemill.flow.reader import Events, Reader, RowsSeen
 from tidemill.flow.reader.registry import reader_for
 from tidemill.log import get_logger
 from tidemill.model.event import AdminSeen, DdlSeen, Mark, ResolvedSeen, Unreadable
@@ -126,7 +126,7 @@ class Consume:
         self._applying = Applying(named, options.consistency, options.zone, at_ts, state.sink_state)
         log_path = self._dir.path / "spark.log"
         self._sink.start(options.name, options.spark_master, options.spark_conf, log_path, should_stop)
-        self._listen({p: state.offsets.get(p, BEGINNING) for p in partitions})
+        self._listen({p: state.offsets.get(p, BEGINNING) for p in {*partitions, *state.offsets}})
         self._is_open = True
 
     @property
@@ -233,7 +233,7 @@ class Consume:
             self._listening.pause(())
             return
         slowest = self._alignment.lowest_frontier_ts
-        self._listening.pause([p for p in self._alignment.partitions if self._alignment.frontier_ts(p) > slowest])
+        self._listening.pause([p for p in self._readers if self._alignment.frontier_ts(p) > slowest])
 
     # What messages say.
 
@@ -241,12 +241,22 @@ class Consume:
         if heard.partition not in self._readers:
             return
         events = self._readers[heard.partition].read(heard.messages)
-        rows = [self._known(seen, heard) for seen in events.rows]
-        above_ts = self._alignment.position.applied.get(heard.partition, Ts(0))
-        self._staging.add(heard.partition, heard.first_offset, rows, above_ts)
+        rows = [self._known(seen, heard) for seen in self._without_cut(heard.partition, events)]
+        self._staging.add(heard.partition, heard.first_offset, rows, self._alignment.applied_ts(heard.partition))
         for place, mark in events.marks:
             self._mark(heard.partition, heard.offsets[place], mark)
         self._next_offset[heard.partition] = heard.next_offset
+
+    def _without_cut(self, partition: int, events: Events) -> Sequence[RowsSeen]:
+        """The rows but for those before an Admin event and above its cut: they come again by the new dispatch."""
+        rows, epoch = events.rows, self._alignment.epoch(partition)
+        for place, mark in events.marks:
+            if isinstance(mark, AdminSeen) and mark.epoch > epoch:  # a copy may stand behind rows of the new dispatch
+                epoch = mark.epoch
+                cut_ts = self._alignment.frontier_ts(partition) if mark.ts is None else mark.ts
+                rows = [cut(seen, place, cut_ts) for seen in rows]
+                self._staging.drop_above(partition, cut_ts)
+        return rows
 
     def _known(self, seen: RowsSeen, heard: Heard) -> RowsSeen:
         table = self._tables.known(seen.rows.table)
@@ -336,15 +346,14 @@ class Consume:
         return finish
 
     def _repartition(self, admin: AdminSeen) -> None:
-        """Old partitions are read on where they are, new ones from where they begin."""
+        """All partitions are read on where they are, also those that are not in use any more: they may be again. New
+        ones are read from where they begin."""
         log.info("partitions changed", partitions=admin.partitions, epoch=admin.epoch, at=admin.ts)
-        before = self._alignment.partitions
         self._alignment.repartitioned(admin)
-        for gone in before - self._alignment.partitions:
-            self._staging.drop(gone)
-            self._readers.pop(gone, None)
-            self._unsettled.pop(gone, None)
-        self._listen({p: self._next_offset.get(p, BEGINNING) for p in self._alignment.partitions})
+        if not self._alignment.partitions <= self._readers.keys():
+            self._listen(
+                {p: self._next_offset.get(p, BEGINNING) for p in {*self._readers, *self._alignment.partitions}}
+            )
         self._save(None, 0)
 
     # What is saved.
@@ -354,7 +363,7 @@ class Consume:
         self.state = replace(
             self.state,
             position=position,
-            offsets={p: self._restart_offset(p, position) for p in position.applied},
+            offsets={p: self._restart_offset(p, position) for p in self._readers},
             ids=dict(self._tables.ids),
             rows=self.state.rows + rows,
             sink_state=self.state.sink_state if sink_state is None else sink_state,
@@ -362,7 +371,7 @@ class Consume:
         self._dir.save(self.state)
         self._sink.saved(position.lowest_ts, self.state.sink_state)
         self._saved_at = SYSTEM_CLOCK.monotonic()
-        self._staging.release(position.applied)
+        self._staging.release({p: self._alignment.applied_ts(p) for p in self._readers})
 
     def _restart_offset(self, partition: int, position: Position) -> int:
         """Where reading begins again: at the first message that has something that was not done."""
@@ -373,7 +382,7 @@ class Consume:
             if (mark.epoch > position.epoch if isinstance(mark, AdminSeen) else mark.ts in pending)
         ]
         self._unsettled[partition] = left
-        staged = self._staging.oldest_offset(partition, position.applied[partition])
+        staged = self._staging.oldest_offset(partition, self._alignment.applied_ts(partition))
         first = [offset for offset in (staged, *(offset for offset, _ in left)) if offset is not None]
         return min([self._next_offset[partition], *first])
 

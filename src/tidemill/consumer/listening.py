@@ -4,6 +4,7 @@ Offsets are ours: nothing is committed to Kafka, whose groups would move partiti
 are staged here. What was not written yet is read again after a restart.
 """
 
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UpstreamError, UpstreamUnavailableError, UsageError
 from tidemill.flow.reader import Received
 from tidemill.log import get_logger
@@ -21,6 +23,7 @@ log = get_logger("consumer")
 
 BEGINNING = -1  # for an offset: wherever the partition begins
 _ANSWER_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
 _LOST = frozenset({"OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"})
 _UNKNOWN = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _REFUSED = ("AUTHORIZATION", "_AUTHENTICATION", "_SSL", "SASL")
@@ -85,7 +88,10 @@ class Listening:
         return {p: self._bounds(p)[1] for p in range(partitions)}
 
     def listen(self, offsets: Mapping[int, int]) -> None:
-        """To these partitions, each from its offset on, and to no others."""
+        """To these partitions, each from its offset on, and to no others. Some may have been added just now."""
+        deadline = SYSTEM_CLOCK.monotonic() + _ANSWER_SECONDS
+        while self.partitions() <= max(offsets, default=0) and SYSTEM_CLOCK.monotonic() < deadline:
+            threading.Event().wait(_LOOK_SECONDS)  # not every broker has heard of them
         self._assigned = set(offsets)
         self._paused = set()
         self.positions = {p: self._first(p, offset) for p, offset in offsets.items()}

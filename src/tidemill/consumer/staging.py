@@ -86,6 +86,7 @@ class Staging:
     folder: Path
     _files: list[_Staged] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
+    _replaced: list[Path] = field(default_factory=list)  # by others; a batch may still read them
 
     def __post_init__(self) -> None:
         make_private(self.folder)
@@ -110,11 +111,14 @@ class Staging:
             if not len(new):
                 continue
             rows = rows if len(new) == len(rows) else taken(rows, new)
-            path = self.folder / f"{partition}-{next(self._numbers)}.rows"
+            path = self._path(partition)
             size = _write(path, rows)
             self._files.append(_Staged(partition, first_offset, path, rows.table, rows.commit_ts, size))
             staged += len(rows)
         return staged
+
+    def _path(self, partition: int) -> Path:
+        return self.folder / f"{partition}-{next(self._numbers)}.rows"
 
     def plan(self, from_to: Mapping[int, Window], most_rows: int, *, is_whole: bool) -> Plan:
         """Rows in these windows, one per partition, about ``most_rows`` of them. ``is_whole``: all windows end alike,
@@ -166,7 +170,9 @@ class Staging:
         return min(found, default=None)
 
     def release(self, applied: Mapping[int, Ts]) -> None:
-        """Rows up to here have been written, for good."""
+        """Rows up to here have been written, for good. No batch is under way."""
+        while self._replaced:
+            self._replaced.pop().unlink(missing_ok=True)
         kept = []
         for each in self._files:
             if each.partition in applied and not (each.commit_ts > applied[each.partition]).any():
@@ -175,12 +181,30 @@ class Staging:
                 kept.append(each)
         self._files = kept
 
-    def drop(self, partition: int) -> None:
-        """A partition is read anew, or not any more."""
+    def drop_above(self, partition: int, ts: Ts) -> None:
+        """Rows of a partition above the ts do not count: they come again, perhaps elsewhere."""
+        kept = []
         for each in self._files:
-            if each.partition == partition:
+            above = each.commit_ts > ts
+            if each.partition != partition or not above.any():
+                kept.append(each)
+            elif above.all():
                 each.path.unlink(missing_ok=True)
-        self._files = [each for each in self._files if each.partition != partition]
+            else:
+                rows = _read(each.path, each.table, (Ts(0), ts))
+                path = self._path(partition)
+                kept.append(replace(each, path=path, commit_ts=rows.commit_ts, bytes=_write(path, rows)))
+                self._replaced.append(each.path)
+        self._files = kept
+
+
+def cut(seen: RowsSeen, before: int, ts: Ts) -> RowsSeen:
+    """Without rows of messages before this one that are above the ts."""
+    kept = np.flatnonzero((seen.message >= before) | (seen.rows.commit_ts <= ts))
+    if len(kept) == len(seen.rows):
+        return seen
+    order = None if seen.order is None else seen.order[kept]
+    return replace(seen, rows=taken(seen.rows, kept), message=seen.message[kept], order=order)
 
 
 def taken(rows: RowBatch, order: npt.NDArray[np.int64]) -> RowBatch:

@@ -18,7 +18,7 @@ from tidemill.flow.encoder.framing import framed, framed_key
 from tidemill.flow.reader import Events
 from tidemill.flow.reader.open_protocol import OpenProtocolReader
 from tidemill.model.ddl import ActionType, DdlEvent
-from tidemill.model.event import DdlSeen, ResolvedSeen, Unreadable
+from tidemill.model.event import AdminSeen, DdlSeen, ResolvedSeen, Unreadable
 from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType, PartitionInfo
 from tidemill.model.ts import Ts
@@ -306,3 +306,20 @@ def test_a_slice_of_what_was_received_is_read_by_itself() -> None:
     events = OpenProtocolReader().read(replace(whole, keys=whole.keys.slice(1, 2), values=whole.values.slice(1, 2)))
     assert [row["id"] for _, _, row in all_changes(events) if row] == [1, 2]
     assert np.concatenate([seen.message for seen in events.rows]).tolist() == [0, 1]
+
+
+def test_an_admin_event_reads_back_as_what_it_was() -> None:
+    event = AdminSeen(9, 2, Ts(445644800000000005))
+    message = OpenProtocol().admin(event)
+    assert message.key is not None
+    assert OpenProtocolReader().read(received((message.key, message.value))).marks == [(0, event)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "[]", "{}", '{"partition":0,"epoch":1}', '{"partition":3}', '{"partition":true,"epoch":1}'],
+)
+def test_an_admin_event_without_its_numbers_is_refused(value: str) -> None:
+    ((_, mark),) = read(('{"ts":5,"t":4}', value)).marks
+    assert isinstance(mark, Unreadable)
+    assert "admin event" in mark.why

@@ -39,11 +39,13 @@ from tidemill.flow.encoder.large import (
 )
 from tidemill.flow.encoder.port import Message, Option, Partitions, Store
 from tidemill.model.ddl import DdlEvent
+from tidemill.model.event import AdminSeen
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.table import ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import Ts
 
 _ROW, _DDL, _RESOLVED = 1, 2, 3
+_ADMIN = 4  # ours: TiCDC has no such event
 _BRACE = ord("}")
 _QUOTE = ord('"')
 _QUOTE_AND_BRACE = _QUOTE | _BRACE << 8
@@ -116,6 +118,13 @@ class OpenProtocol(LargeMessages):
 
     def resolved(self, ts: Ts, built_ms: int) -> Message:
         return Message(framed(b""), ts, _key(ts, _RESOLVED))
+
+    def admin(self, event: AdminSeen) -> Message:
+        """As the protocol's first design has it, with an epoch and the cut beside: without these a copy of an old one
+        could not be told from a new one."""
+        ts = event.ts or Ts(0)
+        value = self.compressed(f'{{"partition":{event.partitions},"epoch":{event.epoch}}}'.encode())
+        return Message(framed(value), ts, _key(ts, _ADMIN))
 
 
 class OpenProtocolEncoder:

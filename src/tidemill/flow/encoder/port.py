@@ -150,7 +150,7 @@ class AdminProtocol(Protocol):
     """It can tell consumers that the number of partitions changes."""
 
     def admin(self, event: AdminSeen) -> Message:
-        """For every partition there was before."""
+        """For every partition that is or was in use."""
 
 
 @runtime_checkable

@@ -23,12 +23,13 @@ from tidemill.flow.reader.port import Events, Received, RowsSeen
 from tidemill.flow.reader.shape import Hole, Path, UnclearError, parse
 from tidemill.flow.reader.tables import ColumnSeen, TablesSeen
 from tidemill.flow.reader.weave import Part, part_of, weave
-from tidemill.model.event import DdlSeen, Mark, ResolvedSeen, Unreadable
+from tidemill.model.event import AdminSeen, DdlSeen, Mark, ResolvedSeen, Unreadable
 from tidemill.model.row import RowOp, arrow_type
 from tidemill.model.table import STRING_TYPES, ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import Ts
 
 _ROW, _DDL, _RESOLVED = 1, 2, 3
+_ADMIN = 4  # ours: TiCDC has no such event
 _BINARY, _HANDLE, _GENERATED, _PRIMARY, _UNIQUE, _MULTIPLE, _NULLABLE, _UNSIGNED = (1 << n for n in range(8))
 _BASE64 = frozenset({ColumnType.TINYBLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.BLOB})
 
@@ -106,9 +107,7 @@ class OpenProtocolReader:
             return
         for event in events.tolist():
             ts = Ts(int(commit_ts[event]))
-            is_ddl = keys.meaning.kind == _DDL
-            mark = _ddl(ts, owner, frames.values[event]) if is_ddl else ResolvedSeen(ts)
-            marks.append((int(frames.message[event]), mark))
+            marks.append((int(frames.message[event]), _mark(keys.meaning.kind, ts, owner, frames.values[event])))
 
     def _rows(
         self,
@@ -145,8 +144,8 @@ def _is_key_hole(path: Path) -> Hole | None:
 
 def _describe_key(content: Any, holes: list[Path]) -> _Key:
     kind = content["t"]
-    if kind not in (_ROW, _DDL, _RESOLVED):
-        raise UnclearError("its type is none of 1 (row), 2 (DDL) and 3 (resolved)")
+    if kind not in (_ROW, _DDL, _RESOLVED, _ADMIN):
+        raise UnclearError("its type is none of 1 (row), 2 (DDL), 3 (resolved) and 4 (admin)")
     if ("ts",) not in holes:
         raise UnclearError("it has no ts")
     claim = _text(content, "ccl")
@@ -163,6 +162,23 @@ def _text(content: Any, member: str) -> str:
     if not isinstance(found, str):
         raise UnclearError(f"its member {member} is no string")
     return found
+
+
+def _mark(kind: int, ts: Ts, owner: _Owner, value: bytes) -> Mark:
+    if kind == _RESOLVED:
+        return ResolvedSeen(ts)
+    return _ddl(ts, owner, value) if kind == _DDL else _admin(ts, value)
+
+
+def _admin(ts: Ts, value: bytes) -> Mark:
+    try:
+        content = parse(value)
+        partitions, epoch = content["partition"], content["epoch"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        partitions = epoch = None
+    if type(partitions) is not int or type(epoch) is not int or partitions < 1 or epoch < 1:
+        return Unreadable("the value of an admin event cannot be read: it has no number of partitions, or no epoch")
+    return AdminSeen(partitions, epoch, ts)
 
 
 def _ddl(ts: Ts, owner: _Owner, value: bytes) -> Mark:
