@@ -5,6 +5,7 @@ Runs in a thread beside the one that reads messages; both halves of the sink are
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
@@ -15,7 +16,7 @@ from tidemill.config.sink_uri import loopbacks, place_of
 from tidemill.consumer.alignment import Consistency, Due
 from tidemill.consumer.ddl import event_of
 from tidemill.consumer.staging import Plan
-from tidemill.errors import EngineError, SinkError, StoppedError
+from tidemill.errors import EngineError, SinkError, StoppedError, UsageError
 from tidemill.flow.decoder import TableDecoder
 from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.log import get_logger
@@ -60,14 +61,20 @@ class Applying:
         self.trouble: str | None = None  # why the sink takes nothing
         info = ZoneInfo(zone) if zone != "UTC" else UTC
         self._owner = options.open_owner(state, start_ts=at_ts or None, zone=info, is_resumed=bool(at_ts))
-        self._writer = options.open_writer(_WRITER, zone=info)
+        try:
+            self._writer = options.open_writer(_WRITER, zone=info)
+        except BaseException:
+            self._owner.close()
+            raise
 
     def start(
         self, name: str, master: str | None, conf: Mapping[str, str], log_path: Path, should_stop: Callable[[], bool]
     ) -> None:
         from tidemill.spark.engine import Engine
         from tidemill.spark.session import borrow_session
+        from tidemill.spark.settings import resolve
 
+        refuse_far(resolve(master, conf, log_path.parent, name).master)
         self._owner.begin()
         self._recover()
         self._lease = borrow_session(master, conf=conf, log=log_path, should_stop=should_stop)
@@ -82,12 +89,14 @@ class Applying:
         self._stopping.set()
 
     def close(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
-        self._writer.close()
-        self._owner.close()
-        if self._lease is not None:
-            self._lease.release()
+        """All of it, whichever part fails to."""
+        with ExitStack() as stack:  # the last one first
+            if self._lease is not None:
+                stack.callback(self._lease.release)
+            stack.callback(self._owner.close)
+            stack.callback(self._writer.close)
+            if self._engine is not None:
+                stack.callback(self._engine.close)
 
     def write(self, plan: Plan, what: str) -> Written:
         """All rows of it. Returns when they are durable."""
@@ -156,6 +165,17 @@ class Applying:
                 log.warning("waiting for what passes", reason=str(error), tries=tries)
             if self._stopping.wait(_RETRY.pause_seconds(tries)):
                 raise StoppedError("stopped while the sink was away; what was not written is read again.")
+
+
+def refuse_far(master: str) -> None:
+    """Raises UsageError where Spark's workers may be elsewhere."""
+    from tidemill.spark.settings import is_local
+
+    if not is_local(master):
+        raise UsageError(
+            f"a consumer's rows are staged in files of this machine, and workers of Spark's master {master!r} may be "
+            "elsewhere. Leave --spark-master out, or name local[N]."
+        )
 
 
 def _decoder(table: TableInfo) -> TableDecoder:
