@@ -88,6 +88,23 @@ def identity_of(ddl: DdlSeen) -> str:
     return f"{ddl.schema}\x00{ddl.table}\x00{ddl.query}"
 
 
+class DdlNumbers:
+    """Of the DDLs of one ts, as they follow each other in a partition; a copy has the number of the first."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[Ts, list[str]]] = {}  # by partition: those of its last ts
+
+    def of(self, partition: int, ddl: DdlSeen) -> int:
+        ts, seen = self._seen.get(partition, (ddl.ts, []))
+        if ts != ddl.ts:
+            seen = []
+        self._seen[partition] = ddl.ts, seen
+        identity = identity_of(ddl)
+        if identity not in seen:
+            seen.append(identity)
+        return seen.index(identity)
+
+
 class Alignment:
     """Of the partitions of one topic. No clock, no socket, no lock."""
 

@@ -22,12 +22,12 @@ from tidemill.consumer.alignment import (
     NEVER,
     Alignment,
     Consistency,
+    DdlNumbers,
     Due,
     Position,
     Repartition,
     RunDdl,
     Write,
-    identity_of,
 )
 from tidemill.consumer.applying import Applying
 from tidemill.consumer.listening import BEGINNING, Heard, Listening
@@ -93,7 +93,7 @@ class Consume:
         self._stopping = threading.Event()
         self._is_open = False
         self._ddls = 0
-        self._nth: dict[int, tuple[Ts, list[str]]] = {}  # by partition: the DDLs of its newest ts
+        self._numbers = DdlNumbers()
         self._unsettled: dict[int, list[tuple[int, DdlSeen | AdminSeen]]] = {}  # by partition, with their offsets
         self._next_offset: dict[int, int] = {}
         self._readers: dict[int, Reader] = {}
@@ -273,7 +273,7 @@ class Consume:
             case ResolvedSeen():
                 self._alignment.resolve(partition, mark)
             case DdlSeen():
-                self._alignment.learn(partition, mark, self._number(partition, mark))
+                self._alignment.learn(partition, mark, self._numbers.of(partition, mark))
                 self._unsettled.setdefault(partition, []).append((offset, mark))
             case AdminSeen():
                 self._alignment.admit(partition, mark)
@@ -284,17 +284,6 @@ class Consume:
                     f"read: {why}. Check that protocol= is the one it was written with, and who else writes there; "
                     "tidemill check-topic names all such messages."
                 )
-
-    def _number(self, partition: int, ddl: DdlSeen) -> int:
-        """Of the DDLs of one ts, as they follow each other; a copy has the number of the first."""
-        ts, seen = self._nth.get(partition, (ddl.ts, []))
-        if ts != ddl.ts:
-            seen = []
-        self._nth[partition] = ddl.ts, seen
-        identity = identity_of(ddl)
-        if identity not in seen:
-            seen.append(identity)
-        return seen.index(identity)
 
     # What is done about it, beside. Only this thread looks at the alignment and the staged rows.
 
