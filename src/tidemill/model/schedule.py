@@ -1,0 +1,123 @@
+"""What the owner of a cluster and the agents of its captures tell each other about tables. Values: they travel.
+
+    owner ── Heartbeat, Dispatch(AddTable | RemoveTable) ──► agent
+    owner ◄── HeartbeatResponse, DispatchResponse ────────── agent
+
+A message may be lost, come late, come twice or come from somebody who has been replaced; the tokens of its ``Header``
+tell. Everything is said again with the next heartbeat, so nothing depends on a single message.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType
+
+from tidemill.model.orders import Handover
+from tidemill.model.ts import Ts
+
+CaptureId = NewType("CaptureId", str)
+TableId = NewType("TableId", int)  # of a logical table, which is assigned as a whole
+
+NO_TS = Ts(0)
+REST = TableId(0)  # every table that nobody was given by name: one capture has it, so a new table is never missed
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChangefeedKey:
+    namespace: str
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.id}"
+
+
+class TableState(Enum):
+    """Of a table on one capture, as its agent reports it. The numbers are TiCDC's."""
+
+    ABSENT = 1
+    PREPARING = 2  # pulling and sorting, writing nothing
+    PREPARED = 3
+    REPLICATING = 4
+    STOPPING = 5
+    STOPPED = 6
+
+
+class Liveness(Enum):
+    ALIVE = 0
+    STOPPING = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """``checkpoint_ts`` and ``resolved_ts`` never move back; 0 where nothing is known. ``written_ts``, of a table that
+    is stopped: up to here its changes may have been written without being committed; None: nothing was."""
+
+    table: TableId
+    state: TableState
+    checkpoint_ts: Ts = NO_TS
+    resolved_ts: Ts = NO_TS
+    written_ts: Ts | None = None
+    rows_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AddTable:
+    """``is_secondary``: prepare it, write nothing. Otherwise write, from where ``handover`` says that it is."""
+
+    table: TableId
+    is_secondary: bool
+    checkpoint_ts: Ts
+    handover: Handover | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTable:
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Many at once: tables that move together are handed over together."""
+
+    requests: tuple[AddTable | RemoveTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchResponse:
+    tables: tuple[TableStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """``tables``: those that the owner believes the capture to have. It answers with all it has, and with these."""
+
+    tables: tuple[TableId, ...] = ()
+    is_stopping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse:
+    tables: tuple[TableStatus, ...]
+    liveness: Liveness = Liveness.ALIVE
+
+
+Body = Dispatch | DispatchResponse | Heartbeat | HeartbeatResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """``owner_revision``: of the owner's election, each later owner's is higher. ``processor_epoch``: made anew by an
+    agent whenever it starts or follows another owner; empty where it is not known yet. ``changefeed_epoch``: changes
+    whenever the changefeed is stopped."""
+
+    owner_revision: int
+    changefeed_epoch: int
+    processor_epoch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    header: Header
+    changefeed: ChangefeedKey
+    sender: CaptureId
+    receiver: CaptureId
+    body: Body
