@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
 
-from tidemill.model.orders import Handover
+from tidemill.model.orders import Assignment, Handover
+from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
 
 CaptureId = NewType("CaptureId", str)
@@ -60,13 +61,25 @@ class TableStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Takeover:
+    """What a processor had that is gone and fenced, to be continued as a whole: see ``Handover`` for ``written_ts``."""
+
+    replaces: str
+    assignment: Assignment
+    at: Checkpoints
+    written_ts: Ts | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AddTable:
-    """``is_secondary``: prepare it, write nothing. Otherwise write, from where ``handover`` says that it is."""
+    """``is_secondary``: prepare it, write nothing. Otherwise write, from where ``handover`` says that it is; for the
+    ``REST`` that is ``takeover``."""
 
     table: TableId
     is_secondary: bool
     checkpoint_ts: Ts
     handover: Handover | None = None
+    takeover: Takeover | None = None
 
 
 @dataclass(frozen=True, slots=True)
