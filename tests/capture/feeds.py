@@ -10,8 +10,9 @@ from typing import Any
 from tidemill.capture.batches import Admission, Batch, Totals
 from tidemill.capture.lane import Lane
 from tidemill.capture.lanes import LaneBuilder, RunningLane
+from tidemill.capture.members import NOBODY
 from tidemill.capture.metadata import ChangefeedState, DataDir, StateWriter
-from tidemill.capture.owner import NOBODY, ChangefeedOwner
+from tidemill.capture.owner import ChangefeedOwner
 from tidemill.capture.schema_feed import SchemaFeed
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.flow.pipeline import Pipeline

@@ -10,7 +10,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,9 @@ from tests.sinks.mysql import marks as mysql_marks
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.batches import Admission, Totals
 from tidemill.capture.lanes import LaneBuilder
+from tidemill.capture.members import NOBODY
 from tidemill.capture.metadata import DataDir, StateWriter
-from tidemill.capture.owner import NOBODY, ChangefeedOwner
+from tidemill.capture.owner import ChangefeedOwner
 from tidemill.capture.processor import SpanProcessor
 from tidemill.capture.schema_feed import SchemaFeed
 from tidemill.clock import SYSTEM_CLOCK
@@ -153,10 +153,10 @@ class Cluster:
         heir = self._new()
         written_ts = await self._pd.get_ts()
         await heir.take_over(lost, written_ts=written_ts)
-        adrift = self.owner.adrift(names, written_ts)
-        for handover in [*self._under_way, *([adrift] if adrift is not None else [])]:
-            if handover.tables & self.owner._adrift.keys():  # else it had been accepted after all
-                await heir.accept(replace(handover, written_ts=written_ts))
+        given_up = [handover.tables for handover in self._under_way]
+        for tables in [*given_up, self.owner.members.given_up_by(names)]:
+            if tables & self.owner.members.adrift:  # else they had been accepted after all
+                await heir.accept(self.owner.hand_over(tables & self.owner.members.adrift, written_ts))
         self._under_way = []
         self.processors[self.processors.index(victim)] = heir
         self.kills += 1

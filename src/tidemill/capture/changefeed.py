@@ -20,10 +20,11 @@ from tidemill.capture.batches import Totals, wait_out
 from tidemill.capture.copying import InitialCopy
 from tidemill.capture.engines import Engines
 from tidemill.capture.lanes import LaneBuilder
+from tidemill.capture.members import NOBODY
 from tidemill.capture.metadata import DataDir, StateWriter
 from tidemill.capture.opening import Opened, Opening, say_that_the_sink_is_away
 from tidemill.capture.options import RunOptions, Status, status_at_rest
-from tidemill.capture.owner import NOBODY, ChangefeedOwner
+from tidemill.capture.owner import ChangefeedOwner
 from tidemill.capture.patience import Patience
 from tidemill.capture.processor import SpanProcessor
 from tidemill.capture.summary import status_of

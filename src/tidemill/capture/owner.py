@@ -14,12 +14,12 @@ import asyncio
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from tidemill.capture.beside import Beside
-from tidemill.capture.lane_tables import holder_at, table_at
 from tidemill.capture.link import Tell
+from tidemill.capture.members import NOBODY, Members
 from tidemill.capture.metadata import ChangefeedState, StateWriter
 from tidemill.capture.publishing import Publishing
 from tidemill.capture.schema_feed import SchemaFeed
@@ -27,23 +27,19 @@ from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.control.barriers import BarrierQueue, Pending
 from tidemill.control.ownership import (
     Ownership,
-    accepted,
     can_run_ddl,
     can_sync,
     ddl_done,
-    given_up,
     learned,
-    left,
-    reported,
     sync_done,
 )
-from tidemill.errors import InvariantError, SinkError
+from tidemill.errors import SinkError
 from tidemill.flow.filter import ColumnSelector, DdlFilter, LeftOut, TableFilter
-from tidemill.flow.schema import SchemaChange, SchemaStore
+from tidemill.flow.schema import SchemaChange
 from tidemill.log import get_logger
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ddl import DdlEvent
-from tidemill.model.orders import EVERYTHING, Assignment, Handover, Orders, Report
+from tidemill.model.orders import Assignment, Handover, Orders, Report
 from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
 from tidemill.sinks import OwnerSink
@@ -54,21 +50,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 _IDLE_SAVE_SECONDS = 2.0  # how often a checkpoint that moves without data is written down
 _CLOSING_SECONDS = 1.5  # for what is being published
-
-NOBODY = ""  # has the tables before the first processor comes
-
-
-@dataclass(slots=True)
-class _Member:
-    """What is known of a processor."""
-
-    tell: Tell
-    assignment: Assignment
-    ids: frozenset[int] = frozenset()
-    number: int = 0  # of its last report
-    saved: int = 0  # of its last report that is durable
-    is_gone: bool = False  # and nobody has taken its place yet; nothing that it still does counts
-    is_leaving: bool = False  # it has no tables any more
 
 
 class ChangefeedOwner:
@@ -93,8 +74,7 @@ class ChangefeedOwner:
         self.left_out = LeftOut(TableFilter(config or ChangefeedConfig()))
         self._ddl_filter = DdlFilter(config or ChangefeedConfig())
         self._selector = ColumnSelector(config or ChangefeedConfig())
-        self._members = {NOBODY: _Member(_unheard, EVERYTHING, is_gone=True)}
-        self._adrift: dict[int, str] = {}  # logical tables that no processor has, and who gave them up
+        self.members = Members(feed.store)
         self._ddls: deque[SchemaChange] = deque()
         self._queue = BarrierQueue()
         self._reports: deque[Report] = deque()  # with something for the sink, not taken by it yet
@@ -120,8 +100,8 @@ class ChangefeedOwner:
     @property
     def orders(self) -> Orders:
         now = self.owned
-        saved = {name: member.saved for name, member in self._members.items()}
-        return Orders(now.ddl_ts, now.sync_ts, now.target_ts, now.is_stopping, self.beside.failure is not None, saved)
+        is_over = self.beside.failure is not None
+        return Orders(now.ddl_ts, now.sync_ts, now.target_ts, now.is_stopping, is_over, self.members.saved)
 
     @property
     def is_done(self) -> bool:
@@ -149,38 +129,15 @@ class ChangefeedOwner:
     ) -> Orders:
         """A processor begins with these tables, where they are ``at``, perhaps in place of one that is gone. All
         later orders go to ``tell``."""
-        if name in self._members:
-            raise InvariantError(f"there is a processor {name!r} already. Report it.")
-        ids = frozenset[int]()
-        if replaces is not None:
-            ids = self._members.pop(replaces).ids
-            self.owned = left(self.owned, replaces)
-        self._members[name] = _Member(tell, assignment, ids)
-        self.owned = accepted(self.owned, name, at)
+        self.owned = self.members.admit(self.owned, name, assignment, at, tell, replaces)
         return self.orders
 
     def report(self, report: Report) -> None:
         """A processor's, in the order in which it made them. Of one that was dismissed, nothing counts."""
-        member = self._members.get(report.processor)
-        if member is None or member.is_gone:
+        owned = self.members.hear(self.owned, report)
+        if owned is None:
             return
-        changed = member.assignment.tables ^ report.assignment.tables  # what has left it, or come to it
-        if report.gone is not None:
-            self._adrift |= dict.fromkeys(changed, report.processor)
-        elif report.came is not None:
-            for table in changed or report.assignment.tables:  # a new one has them from the start
-                self._adrift.pop(table, None)
-        member.number, member.assignment, member.ids = report.number, report.assignment, report.ids
-        name, at = report.processor, report.at
-        if report.gone is not None:
-            self.owned = given_up(self.owned, name, at, report.gone)
-        elif report.came is not None:
-            self.owned = accepted(self.owned, name, at, report.came)
-        elif report.is_last:
-            self.owned = left(self.owned, name)
-            member.is_leaving = True
-        else:
-            self.owned = reported(self.owned, name, at)
+        self.owned = owned
         is_move = report.gone is not None or report.came is not None or report.is_last
         if report.committed is not None or is_move:
             self._reports.append(report)
@@ -199,29 +156,21 @@ class ChangefeedOwner:
         returns. Gives what each had, and where its tables are. Somebody has to replace them: until then the checkpoint
         does not move."""
         known = [name for name in names if name in self.owned.at]  # others have just left
-        for name in known:
-            self._members[name].is_gone, self._members[name].tell = True, _unheard
+        self.members.mute(known)
         async with self._taking:  # what has been taken of them is being saved; of the rest nothing counts
             self._reports = deque(report for report in self._reports if report.processor not in known)
             saved = (self._states.saved or self.state).at
-            where = _Whereabouts(self.owned, self._members, self._feed.store)
-            at = {name: where.of(name, saved) for name in known}
-            self.owned = replace(
-                self.owned, at={**self.owned.at, **at}
+            self.owned = self.members.dismissed(
+                self.owned, known, saved
             )  # before anything is decided by where they were
             await self.beside.in_sink(self._sink.fence, known)
-        return {name: (self._members[name].assignment, at[name]) for name in known}
+        return {name: (self.members.by_name[name].assignment, self.owned.at[name]) for name in known}
 
-    def adrift(self, givers: Collection[str], written_ts: Ts) -> Handover | None:
-        """Tables that these, which are gone, had given up, and no other has taken over."""
-        tables = frozenset(table for table, giver in self._adrift.items() if giver in givers)
-        store, ddl_ts, at = self._feed.store, self.owned.ddl_ts, dict[int, Ts]()
-        for physical_id, ts in self.owned.in_transit.items():
-            now = table_at(store, physical_id, ts, ddl_ts)
-            forms = [*([] if now is None else [now]), *store.tables_above(physical_id, ts)]
-            if any(form.id in tables for form in forms):
-                at[physical_id] = ts
-        return Handover(tables, at, written_ts) if tables else None
+    def hand_over(self, tables: Collection[int], written_ts: Ts | None) -> Handover:
+        """Tables that nobody has any more, for a processor that is to accept them: they were given up, or are those of
+        one that was dismissed. Changes up to ``written_ts`` may have been written, and not committed."""
+        self.owned, handover = self.members.hand_over(self.owned, tables, written_ts)
+        return handover
 
     # How it moves.
 
@@ -238,7 +187,7 @@ class ChangefeedOwner:
 
     def _tell(self) -> None:
         orders = self.orders
-        for member in list(self._members.values()):
+        for member in self.members:
             member.tell(orders)
 
     def _turn(self) -> None:
@@ -341,22 +290,19 @@ class ChangefeedOwner:
             if committed is not None:
                 sink_state, rows = self._sink.take(committed.sink), rows + committed.rows
         self._is_idle_move_unsaved = False
-        numbers = {name: member.number for name, member in self._members.items()}
+        numbers = {name: member.number for name, member in self.members.by_name.items()}
         self.state = replace(self._current(sink_state), rows=rows)
         await self._states.save(self.state)
         self._idle_saved_at = self._clock.monotonic()
-        for name, number in numbers.items():
-            if name in self._members:
-                self._members[name].saved = number
+        self.members.note_saved(numbers)
         # What waits for a DDL to become somebody's table may be below all that is saved.
         self._feed.forget(min(self.state.schema_ts, self.owned.lowest_ts))
         self._tell()
-        for name in [n for n, member in self._members.items() if member.is_leaving and member.saved == member.number]:
-            del self._members[name]
+        self.members.forget_those_that_left()
         self._publishing.begin()
 
     def _current(self, sink_state: dict[str, Any] | None) -> ChangefeedState:
-        now, at = self.owned, _Whereabouts(self.owned, self._members, self._feed.store).all()
+        now, at = self.owned, self.members.whereabouts(self.owned)
         schema_ts = min(now.ddl_ts, at.lowest_ts)
         return replace(
             self.state,
@@ -380,52 +326,13 @@ class ChangefeedOwner:
         self._is_closing = self.beside.is_closing = True
         self._feed.leave(self._learn)
         is_well = self.beside.failure is None and self.beside.trouble is None and not self.owned.is_ddl_running
-        if is_well and NOBODY not in self._members:
+        if is_well and NOBODY not in self.members:
             with suppress(SinkError, TimeoutError):
                 async with asyncio.timeout(_CLOSING_SECONDS), self._taking:
                     if self._is_idle_move_unsaved or self._reports:
                         await self._save()
                     await self.beside.in_sink(self._sink.publish, self._states.checkpoint_ts)
         await self.beside.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Whereabouts:
-    """Where each physical id is, with whoever has its table."""
-
-    owned: Ownership
-    members: Mapping[str, _Member]
-    store: SchemaStore
-
-    def all(self) -> Checkpoints:
-        """Of all tables: where the one is that has the rest, but for those that others have, or nobody."""
-        rest = [name for name, member in self.members.items() if member.assignment.is_rest]
-        if len(rest) != 1:
-            raise InvariantError(f"{len(rest)} processors have the rest of the tables, where one should. Report it.")
-        assigned = [member.assignment for member in self.members.values()]
-        in_transit = self.owned.in_transit.items()
-        own = {i: ts for i, ts in in_transit if not any(self._has(assignment, i, ts) for assignment in assigned)}
-        for name, at in self.owned.at.items():
-            if name != rest[0]:
-                own |= {i: at.of(i) for i in self.members[name].ids if self._is_of(name, i)}
-        return self.owned.at[rest[0]].having(own)
-
-    def of(self, name: str, saved: Checkpoints) -> Checkpoints:
-        """Of one processor's tables, where ``saved`` says. What is not its own yet, but will be by a DDL, waits for
-        that where it is."""
-        member, now = self.members[name], self.owned.at[name]
-        if member.assignment.is_rest:
-            others = (other for other in self.members if other != name)
-            return saved.without(i for other in others for i in self.members[other].ids if self._is_of(other, i))
-        own = {i: saved.of(i) if self._is_of(name, i) else now.of(i) for i in member.ids}
-        return Checkpoints(Ts(min(own.values(), default=saved.base_ts))).having(own)
-
-    def _is_of(self, name: str, physical_id: int) -> bool:
-        return self._has(self.members[name].assignment, physical_id, self.owned.at[name].of(physical_id))
-
-    def _has(self, assignment: Assignment, physical_id: int, at_ts: Ts) -> bool:
-        table = holder_at(self.store, physical_id, at_ts, self.owned.ddl_ts)
-        return table is not None and table.id in assignment
 
 
 def _as_it_goes_out(event: DdlEvent, selector: ColumnSelector) -> DdlEvent:
@@ -436,7 +343,3 @@ def _as_it_goes_out(event: DdlEvent, selector: ColumnSelector) -> DdlEvent:
         table_info=selector.table(after) if after is not None else None,
         pre_table_info=selector.table(before) if before is not None else None,
     )
-
-
-def _unheard(orders: Orders) -> None:
-    """Nobody listens."""

@@ -1,0 +1,200 @@
+"""Which processors a changefeed has, which tables each of them has, and where these are.
+
+A processor that is *gone* keeps its tables, where they were saved, until others have taken them over: one by one, or
+as a whole. Tables that one has given up and no other has accepted are *adrift*.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from tidemill.capture.lane_tables import holder_at, table_at
+from tidemill.capture.link import Tell
+from tidemill.control.ownership import Ownership, accepted, given_up, left, reported
+from tidemill.errors import InvariantError
+from tidemill.flow.schema import SchemaStore
+from tidemill.model.orders import EVERYTHING, Assignment, Handover, Orders, Report
+from tidemill.model.progress import Checkpoints
+from tidemill.model.schedule import Takeover
+from tidemill.model.ts import MAX_TS, Ts
+
+NOBODY = ""  # has the tables before the first processor comes
+
+
+@dataclass(slots=True)
+class Member:
+    """What is known of a processor."""
+
+    tell: Tell
+    assignment: Assignment
+    ids: frozenset[int] = frozenset()
+    number: int = 0  # of its last report
+    saved: int = 0  # of its last report that is durable
+    is_gone: bool = False  # and nobody has taken its place yet; nothing that it still does counts
+    is_leaving: bool = False  # it has no tables any more
+
+
+class Members:
+    """Belongs to the owner's loop. ``Ownership`` is passed through: it says where all tables are."""
+
+    def __init__(self, store: SchemaStore) -> None:
+        self._store = store
+        self.by_name = {NOBODY: Member(_unheard, EVERYTHING, is_gone=True)}
+        self._adrift: dict[int, str] = {}  # logical tables that no processor has, and who gave them up
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.by_name
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self.by_name.values()))
+
+    @property
+    def adrift(self) -> frozenset[int]:
+        return frozenset(self._adrift)
+
+    @property
+    def saved(self) -> dict[str, int]:
+        return {name: member.saved for name, member in self.by_name.items()}
+
+    def admit(
+        self, owned: Ownership, name: str, assignment: Assignment, at: Checkpoints, tell: Tell, replaces: str | None
+    ) -> Ownership:
+        """A processor begins with these tables, where they are ``at``, perhaps in place of one that is gone."""
+        if name in self.by_name:
+            raise InvariantError(f"there is a processor {name!r} already. Report it.")
+        ids = frozenset[int]()
+        if replaces is not None:
+            ids = self.by_name.pop(replaces).ids
+            owned = left(owned, replaces)
+        self.by_name[name] = Member(tell, assignment, ids)
+        return accepted(owned, name, at)
+
+    def hear(self, owned: Ownership, report: Report) -> Ownership | None:
+        """Take a report down; None where nothing of that processor counts any more."""
+        member = self.by_name.get(report.processor)
+        if member is None or member.is_gone:
+            return None
+        changed = member.assignment.tables ^ report.assignment.tables  # what has left it, or come to it
+        if report.gone is not None:
+            self._adrift |= dict.fromkeys(changed, report.processor)
+        elif report.came is not None:
+            for table in changed or report.assignment.tables:  # a new one has them from the start
+                self._adrift.pop(table, None)
+        member.number, member.assignment, member.ids = report.number, report.assignment, report.ids
+        name, at = report.processor, report.at
+        if report.gone is not None:
+            return given_up(owned, name, at, report.gone)
+        if report.came is not None:
+            return accepted(owned, name, at, report.came)
+        if report.is_last:
+            member.is_leaving = True
+            return left(owned, name)
+        return reported(owned, name, at)
+
+    def note_saved(self, numbers: dict[str, int]) -> None:
+        """Reports up to these are durable."""
+        for name, number in numbers.items():
+            if name in self.by_name:
+                self.by_name[name].saved = number
+
+    def forget_those_that_left(self) -> None:
+        for name in [n for n, each in self.by_name.items() if each.is_leaving and each.saved == each.number]:
+            del self.by_name[name]
+
+    # Processors that are gone.
+
+    def mute(self, names: Iterable[str]) -> None:
+        """Nothing that these say counts any more, and nothing is said to them."""
+        for name in names:
+            self.by_name[name].is_gone, self.by_name[name].tell = True, _unheard
+
+    def hand_over(self, owned: Ownership, tables: Collection[int], written_ts: Ts | None) -> tuple[Ownership, Handover]:
+        """Tables that are adrift, or with processors that are gone: where they are, for one that is to have them."""
+        for name in [name for name, member in self.by_name.items() if member.is_gone]:
+            mine = frozenset(table for table in tables if table in self.by_name[name].assignment)
+            if mine - self._adrift.keys():
+                owned = self._part(owned, name, mine - self._adrift.keys())
+        missing = [table for table in tables if table not in self._adrift]
+        if missing:
+            raise InvariantError(f"table {missing[0]} is to be handed over, and somebody has it. Report it.")
+        wanted = frozenset(tables)
+        at = {i: ts for i, ts in owned.in_transit.items() if self._touches(owned, i, ts, wanted)}
+        return owned, Handover(wanted, at, written_ts)
+
+    def rest_of_the_gone(self, owned: Ownership, written_ts: Ts | None) -> Takeover | None:
+        """What a processor has that is gone and had the rest; None: one that is there has it."""
+        for name, member in self.by_name.items():
+            if member.is_gone and member.assignment.is_rest:
+                return Takeover(name, member.assignment, owned.at[name], written_ts)
+        return None
+
+    def given_up_by(self, givers: Collection[str]) -> frozenset[int]:
+        """Tables that these had given up, and no other has taken over."""
+        return frozenset(table for table, giver in self._adrift.items() if giver in givers)
+
+    def _part(self, owned: Ownership, name: str, tables: frozenset[int]) -> Ownership:
+        """Take tables from a processor that is gone. The last one takes it along."""
+        member, at = self.by_name[name], owned.at[name]
+        ids = self._followed(at) if member.assignment.is_rest else member.ids
+        gone = {i: at.of(i) for i in ids if self._touches(owned, i, at.of(i), tables)}
+        member.assignment = member.assignment.minus(tables)
+        if not member.assignment.is_rest:
+            member.ids = frozenset(i for i in member.ids if i not in gone)
+        self._adrift |= dict.fromkeys(tables, name)
+        owned = given_up(owned, name, at.without(gone), gone)
+        if not (member.assignment.tables or member.assignment.is_rest):
+            del self.by_name[name]
+            owned = left(owned, name)
+        return owned
+
+    def _followed(self, at: Checkpoints) -> Iterator[int]:
+        """Physical ids that somebody who has the rest reads."""
+        for followed in self._store.followed():
+            if followed.until_ts is None or followed.until_ts > at.of(followed.physical_id):
+                yield followed.physical_id
+
+    def _touches(self, owned: Ownership, physical_id: int, at_ts: Ts, tables: Collection[int]) -> bool:
+        """Whether a physical id is, or will be, of one of these tables."""
+        now = table_at(self._store, physical_id, at_ts, owned.ddl_ts)
+        forms = [*([] if now is None else [now]), *self._store.tables_above(physical_id, at_ts)]
+        return any(form.id in tables for form in forms)
+
+    # Where tables are.
+
+    def whereabouts(self, owned: Ownership) -> Checkpoints:
+        """Of all tables: where the one is that has the rest, but for those that others have, or nobody."""
+        rest = [name for name, member in self.by_name.items() if member.assignment.is_rest]
+        if len(rest) != 1:
+            raise InvariantError(f"{len(rest)} processors have the rest of the tables, where one should. Report it.")
+        assigned = [member.assignment for member in self.by_name.values()]
+        in_transit = owned.in_transit.items()
+        own = {i: ts for i, ts in in_transit if not any(self._has(owned, each, i, ts) for each in assigned)}
+        for name, at in owned.at.items():
+            if name != rest[0]:
+                own |= {i: at.of(i) for i in self.by_name[name].ids if self._is_of(owned, name, i)}
+        return owned.at[rest[0]].having(own)
+
+    def dismissed(self, owned: Ownership, names: Collection[str], saved: Checkpoints) -> Ownership:
+        """With the tables of these where ``saved`` says: what they did beyond does not count."""
+        return replace(owned, at={**owned.at, **{name: self._saved_of(owned, name, saved) for name in names}})
+
+    def _saved_of(self, owned: Ownership, name: str, saved: Checkpoints) -> Checkpoints:
+        """Of one processor's tables. What is not its own yet, but will be by a DDL, waits for that where it is."""
+        member, now = self.by_name[name], owned.at[name]
+        if member.assignment.is_rest:
+            others = (other for other in self.by_name if other != name)
+            return saved.without(i for o in others for i in self.by_name[o].ids if self._is_of(owned, o, i))
+        own = {i: saved.of(i) if self._is_of(owned, name, i) else now.of(i) for i in member.ids}
+        return Checkpoints(Ts(min(own.values(), default=saved.base_ts))).having(own)
+
+    def _is_of(self, owned: Ownership, name: str, physical_id: int) -> bool:
+        at = owned.at.get(name)
+        at_ts = at.of(physical_id) if at is not None else MAX_TS
+        return self._has(owned, self.by_name[name].assignment, physical_id, at_ts)
+
+    def _has(self, owned: Ownership, assignment: Assignment, physical_id: int, at_ts: Ts) -> bool:
+        table = holder_at(self._store, physical_id, at_ts, owned.ddl_ts)
+        return table is not None and table.id in assignment
+
+
+def _unheard(orders: Orders) -> None:
+    """Nobody listens."""
