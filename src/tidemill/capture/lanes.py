@@ -20,7 +20,7 @@ from tidemill.flow.pipeline import Pipeline
 from tidemill.flow.puller import Puller
 from tidemill.flow.sorter import Shelf, Sorter
 from tidemill.model.changefeed import ChangefeedConfig
-from tidemill.model.orders import Assignment
+from tidemill.model.orders import Assignment, Orders
 from tidemill.model.progress import Checkpoints
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
@@ -120,8 +120,21 @@ class LaneBuilder:
             if engine is not None:
                 engine.close()
             raise
-        lane: Lane
-        orders = self.link.admit(name, assignment, at, lambda orders: lane.obey(orders), replaces=replaces)
+        lane: Lane | None = None
+        newer: Orders | None = None
+
+        def tell(orders: Orders) -> None:
+            nonlocal newer
+            if lane is None:
+                newer = orders
+            else:
+                lane.obey(orders)
+
+        try:
+            orders = await self.link.admit(name, assignment, at, tell, replaces=replaces)
+        except BaseException:
+            await _let_go(writing, engine)
+            raise
         lane = Lane(
             name,
             self.feed,
@@ -130,7 +143,7 @@ class LaneBuilder:
             TableFilter(self.config),
             assignment,
             at,
-            orders,
+            newer or orders,
             written_ts=written_ts,
             totals=self.totals,
             admission=admission,
@@ -173,6 +186,13 @@ class LaneBuilder:
         store, wanted = self.feed.store, TableFilter(self.config)
         ids = {followed.physical_id for followed in store.followed()}
         return LaneTables(store, wanted, assignment).infos(ids, at, self.link.orders.ddl_ts)
+
+
+async def _let_go(writing: Writing, engine: "Engine | None") -> None:
+    """Of what was opened for a lane that does not come to be."""
+    if engine is not None:
+        engine.close()
+    await writing.close()
 
 
 async def _ends_only_by_cancelling(work: Coroutine[Any, Any, None], what: str) -> None:

@@ -16,11 +16,11 @@ class OwnerLink(Protocol):
     def orders(self) -> Orders:
         """The newest."""
 
-    def admit(
+    async def admit(
         self, name: str, assignment: Assignment, at: Checkpoints, tell: Tell, *, replaces: str | None = None
     ) -> Orders:
         """Begin with these tables, where they are ``at``, perhaps in place of a processor that is gone. ``tell`` is
-        called with all orders that come later."""
+        called with all orders that come later, which may be before this returns. A name is used once."""
 
     def report(self, report: Report) -> None:
         """Say how far the tables are. Returns at once. Reports are heard in the order in which they are made."""

@@ -124,7 +124,7 @@ class ChangefeedOwner:
 
     # What processors do.
 
-    def admit(
+    async def admit(
         self, name: str, assignment: Assignment, at: Checkpoints, tell: Tell, *, replaces: str | None = None
     ) -> Orders:
         """A processor begins with these tables, where they are ``at``, perhaps in place of one that is gone. All
