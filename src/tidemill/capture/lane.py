@@ -51,16 +51,14 @@ class Lane:
         tables: TableFilter,
         assignment: Assignment,
         at: Checkpoints,
-        orders: Orders,
         *,
-        written_ts: Ts | None = None,
         totals: Totals | None = None,
         admission: Admission | None = None,
         keeps_partitions: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Of the tables of ``assignment``, from where they are ``at``. ``orders`` are the owner's newest. Changes up to
-        ``written_ts`` may have been written by somebody who did not come to commit them."""
+        """Of the tables of ``assignment``, from where they are ``at``. It sleeps until it is woken: it reads what is
+        attached to it, takes no batch and reports nothing."""
         self.name = name
         self.tables = LaneTables(feed.store, tables, assignment)
         self.writing = writing
@@ -75,22 +73,16 @@ class Lane:
         self._has_moved = asyncio.Event()
         self._moving = asyncio.Lock()  # of tables that come or go
         self._is_closed = False
-        self._written_ts = written_ts or Ts(0)
+        self.is_awake = False
+        self._written_ts = Ts(0)
         self._reports = Reports(name, link)
         self._durable: Checkpoints | None = None  # what is not yet let go of
         self._queue = BarrierQueue()
         self.pacer = Pacer(self.admission.bounds, clock)
         self.totals = totals or Totals()
-        self.progress = Progress(
-            at,
-            orders.ddl_ts,
-            frontier_ts=at.lowest_ts,
-            schema_ts=feed.resolved_ts,
-            target_ts=orders.target_ts,
-            sync_ts=orders.sync_ts,
-            is_stopping=orders.is_stopping,
-        )
-        self._queue.extend(_pending(feed.changes, orders.ddl_ts))
+        # Which DDLs have run is known when it is woken.
+        self.progress = Progress(at, Ts(0), frontier_ts=at.lowest_ts, schema_ts=feed.resolved_ts, is_paused=True)
+        self._queue.extend(_pending(feed.changes, Ts(0)))
 
     # What the puller, the schema feed and the owner tell it.
 
@@ -104,6 +96,19 @@ class Lane:
         )  # fmt: skip
         self._rearrange(self.progress.at)
         self.feed.listen(self.learn)
+        self.turn()
+
+    def wake(self, assignment: Assignment, at: Checkpoints, orders: Orders, written_ts: Ts | None) -> None:
+        """From here on it has these tables, where they are ``at``; ``orders`` are the owner's newest. Changes up to
+        ``written_ts`` may have been written by somebody who did not come to commit them."""
+        self.is_awake = True
+        self._written_ts = written_ts or Ts(0)
+        self.tables.assignment = assignment
+        self._rearrange(at)
+        self.obey(orders)
+        self._durable = at
+        self._release()
+        self.progress = replace(self.progress, is_paused=False)
         self.turn()
 
     async def receive(self, subscription: int, changes: pa.RecordBatch) -> None:
@@ -163,19 +168,19 @@ class Lane:
 
     async def give_up(self, tables: frozenset[int]) -> Handover:
         """Let go of logical tables, between two batches; where they are then is durable. They are another one's now."""
-        async with self._moving, self._between_batches():
+        async with self._moving, self.between_batches():
             at, ddl_ts = self.progress.at, self.progress.ddl_ts
             gone = self.tables.touching(tables, self.intake.physical_ids, at, ddl_ts)
             self.tables.assignment = self.assignment.minus(tables)
             self._rearrange(at)
             self._rearrange(at.without(gone.keys() - self.intake.physical_ids))
             await self.durable(gone=gone)
-            written_ts = max(self._written_ts, self.batches.begun_ts)
-        return Handover(tables, gone, written_ts or None)
+            written_ts = self.written_ts
+        return Handover(tables, gone, written_ts)
 
     async def accept(self, handover: Handover) -> bool:
         """Take tables over, between two batches; False where one of them is below what was taken here meanwhile."""
-        async with self._moving, self._between_batches():
+        async with self._moving, self.between_batches():
             # One that it has already goes on as it is until a DDL makes it the other table's.
             has = self.tables.own(self.intake.physical_ids, self.progress.at, self.progress.ddl_ts)
             new = {i: ts for i, ts in handover.at.items() if i not in has}
@@ -209,10 +214,23 @@ class Lane:
         found = self.intake.readings().items()
         return {number: (resolved_ts, self.tables.names(ids)) for number, (resolved_ts, ids) in found}
 
+    def own_checkpoints(self) -> dict[int, Ts]:
+        """Of logical tables that are not where most are, the lowest."""
+        found: dict[int, Ts] = {}
+        for physical_id, ts in self.progress.at.own.items():
+            for table in self.tables.names([physical_id]):
+                found[table] = min(ts, found.get(table, ts))
+        return found
+
     @property
     def taken_ts(self) -> Ts:
         """What lies up to here has been taken, or needed no taking."""
         return max(self.intake.taken_ts, self.progress.at.base_ts)
+
+    @property
+    def written_ts(self) -> Ts | None:
+        """Up to here changes may have been written, and not committed; None: nobody has written any."""
+        return max(self._written_ts, self.batches.begun_ts) or None
 
     @property
     def assignment(self) -> Assignment:
@@ -229,14 +247,16 @@ class Lane:
         return Barriers(known.first, {i: ts for i, ts in known.by_id.items() if i in read})
 
     @asynccontextmanager
-    async def _between_batches(self) -> AsyncIterator[None]:
+    async def between_batches(self) -> AsyncIterator[None]:
+        """In here no batch is begun."""
         self.progress = replace(self.progress, is_paused=True)
         try:
             async with self.batches.none_at_hand():
                 yield
         finally:
             self.progress = replace(self.progress, is_paused=False)
-            self.turn()
+            if not self._is_closed:
+                self.turn()
 
     # How it moves.
 
@@ -252,7 +272,7 @@ class Lane:
                 case Offer(_):
                     self.pacer.ready()
             break
-        if self.progress.at != self._reports.last:
+        if self.is_awake and self.progress.at != self._reports.last:
             self._has_moved.set()
             self._report()
         # A DDL or a sync point that waits for the owner, or for other tables, ends without more input.

@@ -43,8 +43,13 @@ class RunningLane:
         self._driving: asyncio.Task[None] | None = None
         self._pulling: asyncio.Task[None] | None = None
 
+    def pull(self) -> None:
+        """Read what it is to write later."""
+        if self._pulling is None:
+            self._pulling = asyncio.create_task(_ends_only_by_cancelling(self.puller.run(), "the puller"))
+
     def start(self) -> None:
-        self._pulling = asyncio.create_task(_ends_only_by_cancelling(self.puller.run(), "the puller"))
+        self.pull()
         if self.driver is not None:
             self._driving = asyncio.create_task(self.driver.run())
 
@@ -69,6 +74,14 @@ class RunningLane:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def retire(self) -> Ts | None:
+        """End between two batches; nothing of it is written any more. Up to the ts changes may have been written, and
+        not committed."""
+        async with self.lane.between_batches():
+            written_ts = self.lane.written_ts
+            await self.close()
+        return written_ts
 
     async def close(self, *, is_last: bool = False) -> None:
         """``is_last``: it has no tables any more, and the owner is to know."""
@@ -112,29 +125,27 @@ class LaneBuilder:
     ) -> RunningLane:
         """Begin with these tables where they are ``at``. Changes up to ``written_ts`` may have been written by somebody
         who did not come to commit them. ``share``: of the memory and the disk. A sink that is away is waited for."""
+        running = await self.prepare(name, assignment, at, share=share)
+        try:
+            await self.commit(running, assignment, at, written_ts=written_ts, replaces=replaces)
+        except BaseException:
+            await running.close()
+            raise
+        return running
+
+    async def prepare(self, name: str, assignment: Assignment, at: Checkpoints, *, share: float = 1.0) -> RunningLane:
+        """A lane that can read these tables from where they are ``at``, and writes nothing until it is committed. The
+        owner does not know of it. Whoever wants it to read before that lets it ``pull``."""
         engine = await asyncio.to_thread(self.open_engine, name) if self.open_engine is not None else None
         admission = self.admission(engine)
         try:
-            writing = await self._open_writing(name, assignment, at, admission, written_ts)
+            writer = await asyncio.to_thread(self.open_writer, name)
         except BaseException:
             if engine is not None:
                 engine.close()
             raise
-        lane: Lane | None = None
-        newer: Orders | None = None
-
-        def tell(orders: Orders) -> None:
-            nonlocal newer
-            if lane is None:
-                newer = orders
-            else:
-                lane.obey(orders)
-
-        try:
-            orders = await self.link.admit(name, assignment, at, tell, replaces=replaces)
-        except BaseException:
-            await _let_go(writing, engine)
-            raise
+        selector = ColumnSelector(self.config)
+        writing = Writing(writer, self.data_dir / "undecodable", selector, self.traits, admission, self.clock)
         lane = Lane(
             name,
             self.feed,
@@ -143,8 +154,6 @@ class LaneBuilder:
             TableFilter(self.config),
             assignment,
             at,
-            newer or orders,
-            written_ts=written_ts,
             totals=self.totals,
             admission=admission,
             keeps_partitions=self.traits.keeps_partitions,
@@ -158,22 +167,27 @@ class LaneBuilder:
         driver = BatchDriver(self.pipeline, lane, engine) if engine is not None else None
         return RunningLane(lane, puller, sorter, driver, engine)
 
-    async def _open_writing(
-        self, name: str, assignment: Assignment, at: Checkpoints, admission: Admission, written_ts: Ts | None
-    ) -> Writing:
-        """With a generation of the sink begun, and what others left taken back."""
-        writer = await asyncio.to_thread(self.open_writer, name)
-        selector = ColumnSelector(self.config)
-        writing = Writing(writer, self.data_dir / "undecodable", selector, self.traits, admission, self.clock)
-        try:
-            tables = self.tables_of(assignment, at)
-            ids = [i for table in tables or () for i in table.physical_ids]
-            state = await self.link.sink_state()
-            await writing.wait_out(lambda: writing.recover(at, ids, tables, state, written_ts))
-        except BaseException:
-            await writing.close()
-            raise
-        return writing
+    async def commit(
+        self,
+        running: RunningLane,
+        assignment: Assignment,
+        at: Checkpoints,
+        *,
+        written_ts: Ts | None,
+        replaces: str | None = None,
+    ) -> None:
+        """Let a lane that was prepared have these tables where they are ``at``, which is not below where it reads them
+        from. The owner hears of it first: whoever is known to it is fenced when it is gone."""
+        lane, newer = running.lane, list[Orders]()
+        orders = await self.link.admit(
+            lane.name, assignment, at, lambda each: lane.obey(each) if lane.is_awake else newer.append(each),
+            replaces=replaces,
+        )  # fmt: skip
+        tables = self.tables_of(assignment, at)
+        ids = [i for table in tables or () for i in table.physical_ids]
+        state = await self.link.sink_state()
+        await lane.writing.wait_out(lambda: lane.writing.recover(at, ids, tables, state, written_ts))
+        lane.wake(assignment, at, newer[-1] if newer else orders, written_ts)
 
     def _open_sorter(self, folder: Path, share: float) -> Sorter:
         disk = None if self.disk_bytes is None else int(self.disk_bytes * share)
@@ -186,13 +200,6 @@ class LaneBuilder:
         store, wanted = self.feed.store, TableFilter(self.config)
         ids = {followed.physical_id for followed in store.followed()}
         return LaneTables(store, wanted, assignment).infos(ids, at, self.link.orders.ddl_ts)
-
-
-async def _let_go(writing: Writing, engine: "Engine | None") -> None:
-    """Of what was opened for a lane that does not come to be."""
-    if engine is not None:
-        engine.close()
-    await writing.close()
 
 
 async def _ends_only_by_cancelling(work: Coroutine[Any, Any, None], what: str) -> None:

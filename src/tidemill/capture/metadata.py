@@ -82,6 +82,23 @@ class Metadata(Protocol):
         """Durable when it returns. Raises SupersededError where an owner of a later term has saved one. Blocks."""
 
 
+class Home(Metadata, Protocol):
+    """Where a changefeed is at home: its state, its name in the world, and a folder for rows that are put aside."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def undecodable(self) -> Path: ...
+
+    @property
+    def former_name(self) -> str:
+        """The id of changefeeds whose state has none."""
+
+    def changefeed_id(self) -> str:
+        """The random id of a new changefeed; the same one however often its start is tried."""
+
+
 class StateWriter:
     """The one writer of a changefeed's state, beside the loop: nothing there waits for a disk."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from zoneinfo import ZoneInfo
 
 from tidemill.capture.batches import wait_out
-from tidemill.capture.metadata import ChangefeedState, DataDir
+from tidemill.capture.metadata import ChangefeedState, Home
 from tidemill.capture.options import RunOptions
 from tidemill.capture.schema_feed import SchemaFeed
 from tidemill.errors import SinkError, UsageError
@@ -44,7 +44,7 @@ class Opening:
     def __init__(
         self,
         options: RunOptions,
-        data_dir: DataDir,
+        home: Home,
         sink_options: SinkOptions,
         place: str,
         zone: str,
@@ -54,7 +54,7 @@ class Opening:
     ) -> None:
         """``place``: the sink's, as the state names it. ``opened`` is told of the sink as soon as it is there: whoever
         gives up in between has to close it."""
-        self._options, self._data_dir, self._sink_options = options, data_dir, sink_options
+        self._options, self._home, self._sink_options = options, home, sink_options
         self._place, self._zone, self._security = place, zone, security
         self._rescan, self._opened = rescan, opened
         self.is_begun = False
@@ -83,8 +83,8 @@ class Opening:
 
         # A new changefeed whose sink does not answer is rather told so: the URI may be wrong.
         sink = await (wait_out(opened, say_that_the_sink_is_away) if self.is_begun else opened())
-        forget_after(self._data_dir.undecodable, state.at)
-        self._data_dir.save(state)
+        forget_after(self._home.undecodable, state.at)
+        self._home.save(state)
         self.is_begun = True
         hold.ttl_seconds = self._options.gc_ttl_seconds
         await hold.hold(state.checkpoint_ts)
@@ -108,10 +108,10 @@ class Opening:
 
     async def _resume(self, pd: PdClient) -> ChangefeedState:
         """What an earlier run has written down, or a new changefeed that nothing is written down of yet."""
-        state, options = self._data_dir.load(), self._options
+        state, options = self._home.load(), self._options
         if state is None:
             return await self._new_state(pd)
-        remedy = f"Use another --data-dir for this one, or give what {self._data_dir.path} was started with."
+        remedy = f"Use another --data-dir for this one, or give what {self._home.path} was started with."
         if state.cluster_id != pd.cluster_id:
             raise UsageError(f"data-dir belongs to cluster {state.cluster_id}, PD says {pd.cluster_id}. {remedy}")
         if state.name != options.name:
@@ -130,7 +130,7 @@ class Opening:
         return replace(
             state,
             sink=self._place,
-            changefeed_id=state.changefeed_id or self._data_dir.former_name,
+            changefeed_id=state.changefeed_id or self._home.former_name,
             term=state.term + 1,
         )
 
@@ -152,7 +152,7 @@ class Opening:
             table_versions={},
             sink_state=None,
             copied={} if self._options.initial_copy else None,
-            changefeed_id=self._data_dir.changefeed_id(),
+            changefeed_id=self._home.changefeed_id(),
             name=self._options.name,
         )
 
@@ -164,7 +164,7 @@ class Opening:
         await hold.hold(state.checkpoint_ts)
 
         def needed() -> Ts:
-            return (self._data_dir.saved or state).checkpoint_ts
+            return (self._home.saved or state).checkpoint_ts
 
         self.holding = asyncio.create_task(hold.keep(needed))
         return hold
