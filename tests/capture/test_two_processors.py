@@ -39,7 +39,7 @@ from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.flow.schema.loader import load_schema, recovered_reader
 from tidemill.flow.sorter import Shelf
 from tidemill.model.changefeed import ChangefeedConfig
-from tidemill.model.orders import EVERYTHING, Assignment, Handover
+from tidemill.model.orders import EVERYTHING, Assignment, Handover, joined
 from tidemill.model.receipt import Receipt
 from tidemill.model.ts import Ts
 from tidemill.sinks import read_sink_uri
@@ -156,7 +156,8 @@ class Cluster:
         given_up = [handover.tables for handover in self._under_way]
         for tables in [*given_up, self.owner.members.given_up_by(names)]:
             if tables & self.owner.members.adrift:  # else they had been accepted after all
-                await heir.accept(self.owner.hand_over(tables & self.owner.members.adrift, written_ts))
+                handovers = self.owner.hand_over(tables & self.owner.members.adrift, written_ts)
+                await heir.accept(joined(handovers.values()))
         self._under_way = []
         self.processors[self.processors.index(victim)] = heir
         self.kills += 1

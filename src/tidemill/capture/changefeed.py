@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 
 from tidemill.capture.batches import Totals, wait_out
 from tidemill.capture.copying import InitialCopy
+from tidemill.capture.downstream import Downstream
 from tidemill.capture.engines import Engines
 from tidemill.capture.lanes import LaneBuilder
 from tidemill.capture.members import NOBODY
@@ -28,18 +29,16 @@ from tidemill.capture.owner import ChangefeedOwner
 from tidemill.capture.patience import Patience
 from tidemill.capture.processor import SpanProcessor
 from tidemill.capture.summary import status_of
-from tidemill.config.changefeed import sink_parameters
-from tidemill.errors import ConfigError, InvariantError, StoppedError, UpstreamError
-from tidemill.flow.dispatcher import Dispatching
+from tidemill.errors import InvariantError, StoppedError, UpstreamError
 from tidemill.flow.filter import ColumnSelector, TableFilter
-from tidemill.flow.pipeline import Pipeline, Unit
+from tidemill.flow.pipeline import Unit
 from tidemill.log import context_of
 from tidemill.model.orders import EVERYTHING
 from tidemill.model.row import RowBatch
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.private import make_private
-from tidemill.sinks import OwnerSink, Receipt, SinkOptions, place_of, read_sink_uri
+from tidemill.sinks import OwnerSink, Receipt, SinkOptions
 from tidemill.source.scan import plan_scan, read_part
 from tidemill.upstream.pd import PdClient, parse_addresses
 from tidemill.upstream.tasks import settle
@@ -78,18 +77,13 @@ class Changefeed:
     ) -> None:
         """``data_dir`` and ``sink``: others than the usual, as tests of crashes bring them."""
         self._options = options
-        if options.config.force_replicate:
-            raise ConfigError(
-                "'force-replicate = true' is not supported: rows of tables without a key cannot be told apart, so a "
-                "batch that comes again after a crash would be there twice. Give such tables a key, or take it out."
-            )
+        downstream = Downstream.of(options)
         security = options.security if options.security is not None else options.config.security
         parse_addresses(options.pd, security)  # refused before anything is done
-        from_file = sink_parameters(options.config, options.sink_uri.partition("://")[0].lower())
-        self._sink_options = sink(read_sink_uri(options.sink_uri, from_file, Dispatching.of(options.config)))
-        self._place = place_of(options.sink_uri, from_file)
+        self._sink_options = sink(downstream.sink)
+        self._place, self._pipeline = downstream.place, downstream.pipeline
         self._traits = self._sink_options.traits
-        self._zone = self._traits.zone or options.zone
+        self._zone = downstream.zone
         self._data_dir = data_dir or DataDir(options.data_dir)
         self._states = StateWriter(self._data_dir)
         self._context = context_of(changefeed=options.name)
@@ -318,11 +312,6 @@ class Changefeed:
                 async with asyncio.timeout(None if self._opening.is_begun else _RELEASE_SECONDS):
                     await self._opening.hold.release()
         await self._pd.close()
-
-    @property
-    def _pipeline(self) -> Pipeline:
-        wants = self._traits
-        return Pipeline(self._zone, self._options.config, wants.splits_updates, wants.splits_large)
 
     # Small things.
 

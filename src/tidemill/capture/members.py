@@ -107,18 +107,26 @@ class Members:
         for name in names:
             self.by_name[name].is_gone, self.by_name[name].tell = True, _unheard
 
-    def hand_over(self, owned: Ownership, tables: Collection[int], written_ts: Ts | None) -> tuple[Ownership, Handover]:
-        """Tables that are adrift, or with processors that are gone: where they are, for one that is to have them."""
+    def can_hand_over(self, table: int) -> bool:
+        """Whether nobody has it who may still write it."""
+        return table in self._adrift or any(each.is_gone and table in each.assignment for each in self.by_name.values())
+
+    def hand_over(
+        self, owned: Ownership, tables: Collection[int], written_ts: Ts | None
+    ) -> tuple[Ownership, dict[int, Handover]]:
+        """Tables that are adrift, or with processors that are gone: where each is, for one that is to have it."""
         for name in [name for name, member in self.by_name.items() if member.is_gone]:
-            mine = frozenset(table for table in tables if table in self.by_name[name].assignment)
-            if mine - self._adrift.keys():
-                owned = self._part(owned, name, mine - self._adrift.keys())
+            mine = frozenset(t for t in tables if t not in self._adrift and t in self.by_name[name].assignment)
+            if mine:
+                owned = self._part(owned, name, mine)
         missing = [table for table in tables if table not in self._adrift]
         if missing:
             raise InvariantError(f"table {missing[0]} is to be handed over, and somebody has it. Report it.")
-        wanted = frozenset(tables)
-        at = {i: ts for i, ts in owned.in_transit.items() if self._touches(owned, i, ts, wanted)}
-        return owned, Handover(wanted, at, written_ts)
+        at: dict[int, dict[int, Ts]] = {table: {} for table in tables}
+        for physical_id, ts in owned.in_transit.items():
+            for table in self._forms(owned, physical_id, ts) & at.keys():
+                at[table][physical_id] = ts
+        return owned, {table: Handover(frozenset((table,)), ids, written_ts) for table, ids in at.items()}
 
     def rest_of_the_gone(self, owned: Ownership, written_ts: Ts | None) -> Takeover | None:
         """What a processor has that is gone and had the rest; None: one that is there has it."""
@@ -135,7 +143,7 @@ class Members:
         """Take tables from a processor that is gone. The last one takes it along."""
         member, at = self.by_name[name], owned.at[name]
         ids = self._followed(at) if member.assignment.is_rest else member.ids
-        gone = {i: at.of(i) for i in ids if self._touches(owned, i, at.of(i), tables)}
+        gone = {i: at.of(i) for i in ids if self._forms(owned, i, at.of(i)) & tables}
         member.assignment = member.assignment.minus(tables)
         if not member.assignment.is_rest:
             member.ids = frozenset(i for i in member.ids if i not in gone)
@@ -152,11 +160,11 @@ class Members:
             if followed.until_ts is None or followed.until_ts > at.of(followed.physical_id):
                 yield followed.physical_id
 
-    def _touches(self, owned: Ownership, physical_id: int, at_ts: Ts, tables: Collection[int]) -> bool:
-        """Whether a physical id is, or will be, of one of these tables."""
+    def _forms(self, owned: Ownership, physical_id: int, at_ts: Ts) -> set[int]:
+        """The tables of a physical id: what it is, and whatever it will be."""
         now = table_at(self._store, physical_id, at_ts, owned.ddl_ts)
-        forms = [*([] if now is None else [now]), *self._store.tables_above(physical_id, at_ts)]
-        return any(form.id in tables for form in forms)
+        later = {table.id for table in self._store.tables_above(physical_id, at_ts)}
+        return later if now is None else later | {now.id}
 
     # Where tables are.
 

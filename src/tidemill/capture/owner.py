@@ -166,11 +166,11 @@ class ChangefeedOwner:
             await self.beside.in_sink(self._sink.fence, known)
         return {name: (self.members.by_name[name].assignment, self.owned.at[name]) for name in known}
 
-    def hand_over(self, tables: Collection[int], written_ts: Ts | None) -> Handover:
-        """Tables that nobody has any more, for a processor that is to accept them: they were given up, or are those of
-        one that was dismissed. Changes up to ``written_ts`` may have been written, and not committed."""
-        self.owned, handover = self.members.hand_over(self.owned, tables, written_ts)
-        return handover
+    def hand_over(self, tables: Collection[int], written_ts: Ts | None) -> dict[int, Handover]:
+        """Tables that nobody has any more, each for a processor that is to accept it: they were given up, or are those
+        of one that was dismissed. Changes up to ``written_ts`` may have been written, and not committed."""
+        self.owned, handovers = self.members.hand_over(self.owned, tables, written_ts)
+        return handovers
 
     # How it moves.
 

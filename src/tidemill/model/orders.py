@@ -7,7 +7,7 @@ A table is assigned as a whole, with all its physical ids, to exactly one proces
 table that no other one has. So there is neither a hole nor an overlap, whatever tables come and go.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,3 +87,13 @@ class Handover:
     tables: frozenset[int]
     at: Mapping[int, Ts]
     written_ts: Ts | None = None
+
+
+def joined(handovers: Iterable[Handover]) -> Handover:
+    """One for all."""
+    tables, at, written = frozenset[int](), dict[int, Ts](), list[Ts]()
+    for handover in handovers:
+        tables |= handover.tables
+        at |= handover.at
+        written += [] if handover.written_ts is None else [handover.written_ts]
+    return Handover(tables, at, max(written, default=None))
