@@ -4,7 +4,8 @@
     owner ◄── HeartbeatResponse, DispatchResponse ────────── agent
 
 A message may be lost, come late, come twice or come from somebody who has been replaced; the tokens of its ``Header``
-tell. Everything is said again with the next heartbeat, so nothing depends on a single message.
+tell. Everything is said again with the next heartbeat, so nothing depends on a single message. What comes late or
+twice is dropped by its number, so the newest word is always the last one that was obeyed.
 """
 
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class Liveness(Enum):
 @dataclass(frozen=True, slots=True)
 class TableStatus:
     """``checkpoint_ts`` and ``resolved_ts`` never move back; 0 where nothing is known. ``written_ts``, of a table that
-    is stopped: up to here its changes may have been written without being committed; None: nothing was."""
+    is stopped: up to here its changes may have been written without being committed; None: nothing was.
+    ``is_of_rest``: the capture has it as one of the rest, not by its name."""
 
     table: TableId
     state: TableState
@@ -58,6 +60,7 @@ class TableStatus:
     resolved_ts: Ts = NO_TS
     written_ts: Ts | None = None
     rows_per_second: float = 0.0
+    is_of_rest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +104,21 @@ class DispatchResponse:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """``tables``: those that the owner believes the capture to have. It answers with all it has, and with these."""
+    """``tables``: those of which the owner wants to know in any case. The capture answers with these, and with all that
+    have changed since the response that the owner has ``seen``; 0: with all it has."""
 
     tables: tuple[TableId, ...] = ()
     is_stopping: bool = False
+    seen: int = 0  # the number of the newest response that was taken in together with all that it builds on
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
+    """``since``: what is not named here is as it was in the response of that number; 0: it is absent."""
+
     tables: tuple[TableStatus, ...]
     liveness: Liveness = Liveness.ALIVE
+    since: int = 0
 
 
 Body = Dispatch | DispatchResponse | Heartbeat | HeartbeatResponse
@@ -120,11 +128,12 @@ Body = Dispatch | DispatchResponse | Heartbeat | HeartbeatResponse
 class Header:
     """``owner_revision``: of the owner's election, each later owner's is higher. ``processor_epoch``: made anew by an
     agent whenever it starts or follows another owner; empty where it is not known yet. ``changefeed_epoch``: changes
-    whenever the changefeed is stopped."""
+    whenever the changefeed is stopped. ``number`` ascends with each message of a sender to a receiver, from 1."""
 
     owner_revision: int
     changefeed_epoch: int
     processor_epoch: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
