@@ -22,9 +22,10 @@ MAY_IMPORT = {
     "verify": {"model", "tidb", "columnar", "config", "upstream", "flow", "source", "sinks"},
     "spark": {"model", "flow", "source", "sinks", "verify"},
     "capture": {"model", "tidb", "config", "control", "upstream", "flow", "source", "sinks", "spark"},
+    "api": {"model", "config", "control", "flow", "sinks"},
     "consumer": {"model", "tidb", "columnar", "config", "flow", "sinks", "spark"},
     "demo": set(),
-    "testing": {"model", "_pb"},
+    "testing": {"model", "control", "_pb"},
     "cli": {
         "model",
         "config",

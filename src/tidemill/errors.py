@@ -27,11 +27,25 @@
     │   └── SupersededError        a newer generation writes there; what an older one still does has no effect
     ├── DataDirError               the changefeed's own folder: rights, space, another process
     ├── StoppedError               somebody asked us to stop before it was done
+    ├── OperationError             a cluster of captures refuses what it is asked
+    │   ├── ChangefeedNotFoundError, ChangefeedExistsError, CaptureNotFoundError
+    │   ├── UpdateRefusedError         the changefeed runs, or nothing would change
+    │   ├── TargetTsError              a target-ts that is not above the start-ts
+    │   ├── TableIneligibleError       tables without a key, and nobody said that they may be left out
+    │   ├── SameClusterError           it would write into the cluster that it reads
+    │   ├── ImportRunningError         rows are being imported into the upstream past its transactions
+    │   ├── SchedulerRefusedError      tables cannot be moved so
+    │   ├── UnauthorizedError          nobody whom we know, or who may do this
+    │   ├── NotReadyError              (retryable) the capture is only starting
+    │   ├── OwnerNotFoundError         (retryable) nobody is elected
+    │   ├── ForwardError               (retryable) the owner did not answer
+    │   ├── UnhealthyError             (retryable) the owner is not at work, or captures' versions do not go together
+    │   └── DeletionUnfinishedError    (retryable) the changefeed is still going away
     ├── EngineError                (retryable) Spark failed on its own account: a worker died, an executor was lost
     └── InvariantError             a bug of ours; never caught to go on
 
 A message says what we were doing, to what, what we found, and what to do next. It carries no
-password, no row value and no full sink URI.
+password, no row value and no full sink URI. ``cdc_code`` is what TiCDC calls it, for those who know its codes.
 """
 
 import difflib
@@ -41,17 +55,20 @@ from typing import ClassVar
 
 class TidemillError(Exception):
     code: ClassVar[str] = "internal"
+    cdc_code: ClassVar[str] = "CDC:ErrInternalServerError"
     retryable: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
 
 
 class UsageError(TidemillError):
     code = "usage"
+    cdc_code = "CDC:ErrAPIInvalidParam"
     exit_code = 2
 
 
 class SinkUriError(UsageError):
     code = "sink-uri"
+    cdc_code = "CDC:ErrSinkURIInvalid"
 
 
 class ConfigError(UsageError):
@@ -60,10 +77,12 @@ class ConfigError(UsageError):
 
 class FilterError(UsageError):
     code = "filter"
+    cdc_code = "CDC:ErrFilterRuleInvalid"
 
 
 class StartTsCollectedError(UsageError):
     code = "start-ts-collected"
+    cdc_code = "CDC:ErrStartTsBeforeGC"
     exit_code = 1
 
 
@@ -85,6 +104,7 @@ class UnsupportedCollationError(UsageError):
 
 class UpstreamError(TidemillError):
     code = "upstream"
+    cdc_code = "CDC:ErrPDEtcdAPIError"
 
 
 class UpstreamUnavailableError(UpstreamError):
@@ -123,6 +143,7 @@ class UndeterminedError(UpstreamError):
 
 class IncompatibleUpstreamError(UpstreamError):
     code = "upstream-incompatible"
+    cdc_code = "CDC:ErrVersionIncompatible"
 
 
 class UntrustedUpstreamError(UpstreamError):
@@ -135,6 +156,7 @@ class ProtocolViolationError(UpstreamError):
 
 class SchemaError(TidemillError):
     code = "schema"
+    cdc_code = "CDC:ErrSchemaStorageUnresolved"
 
 
 class CorruptDataError(TidemillError):
@@ -153,6 +175,7 @@ class RowUndecodableError(CorruptDataError):
     """A value that its schema does not explain. Names the place, never the value."""
 
     code = "row-undecodable"
+    cdc_code = "CDC:ErrDecodeRowToDatum"
 
     def __init__(self, table: str, key: bytes, column: str | None, reason: str, commit_ts: int | None = None) -> None:
         self.table = table
@@ -193,6 +216,7 @@ class SupersededError(SinkError):
     """Raised to whoever is late: a task of a batch that was taken back, or a process that another one replaced."""
 
     code = "superseded"
+    cdc_code = "CDC:ErrNotOwner"
 
 
 class DataDirError(TidemillError):
@@ -201,6 +225,93 @@ class DataDirError(TidemillError):
 
 class StoppedError(TidemillError):
     code = "stopped"
+
+
+class OperationError(TidemillError):
+    """What a cluster of captures is asked for and does not do."""
+
+    code = "operation"
+    cdc_code = "CDC:ErrAPIInvalidParam"
+
+
+class ChangefeedNotFoundError(OperationError):
+    code = "changefeed-not-found"
+    cdc_code = "CDC:ErrChangeFeedNotExists"
+
+
+class ChangefeedExistsError(OperationError):
+    code = "changefeed-exists"
+    cdc_code = "CDC:ErrChangeFeedAlreadyExists"
+
+
+class CaptureNotFoundError(OperationError):
+    code = "capture-not-found"
+    cdc_code = "CDC:ErrCaptureNotExist"
+
+
+class UpdateRefusedError(OperationError):
+    code = "update-refused"
+    cdc_code = "CDC:ErrChangefeedUpdateRefused"
+
+
+class TargetTsError(OperationError):
+    code = "target-ts"
+    cdc_code = "CDC:ErrTargetTsBeforeStartTs"
+
+
+class TableIneligibleError(OperationError):
+    code = "table-ineligible"
+    cdc_code = "CDC:ErrTableIneligible"
+
+
+class SameClusterError(OperationError):
+    code = "same-cluster"
+    cdc_code = "CDC:ErrSameUpstreamDownstream"
+
+
+class ImportRunningError(OperationError):
+    code = "import-running"
+    cdc_code = "CDC:ErrUpstreamHasRunningImport"
+
+
+class SchedulerRefusedError(OperationError):
+    code = "scheduler-refused"
+    cdc_code = "CDC:ErrSchedulerRequestFailed"
+
+
+class UnauthorizedError(OperationError):
+    code = "unauthorized"
+    cdc_code = "CDC:ErrUnauthorized"
+
+
+class NotReadyError(OperationError):
+    code = "not-ready"
+    cdc_code = "CDC:ErrServerIsNotReady"
+    retryable = True
+
+
+class OwnerNotFoundError(OperationError):
+    code = "owner-not-found"
+    cdc_code = "CDC:ErrOwnerNotFound"
+    retryable = True
+
+
+class ForwardError(OperationError):
+    code = "forward"
+    cdc_code = "CDC:ErrRequestForwardErr"
+    retryable = True
+
+
+class UnhealthyError(OperationError):
+    code = "unhealthy"
+    cdc_code = "CDC:ErrClusterIsUnhealthy"
+    retryable = True
+
+
+class DeletionUnfinishedError(OperationError):
+    code = "deletion-unfinished"
+    cdc_code = "CDC:ErrChangeFeedDeletionUnfinished"
+    retryable = True
 
 
 class EngineError(TidemillError):
