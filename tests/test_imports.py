@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "sinks": {"model", "tidb", "columnar", "config", "flow"},
     "verify": {"model", "tidb", "columnar", "config", "upstream", "flow", "source", "sinks"},
     "spark": {"model", "flow", "source", "sinks", "verify"},
-    "capture": {"model", "tidb", "config", "control", "upstream", "flow", "source", "sinks", "spark"},
+    "capture": {"model", "tidb", "config", "control", "upstream", "flow", "source", "sinks", "spark", "_pb"},
     "api": {"model", "config", "control", "flow", "sinks"},
     "consumer": {"model", "tidb", "columnar", "config", "flow", "sinks", "spark"},
     "demo": set(),

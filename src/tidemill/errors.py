@@ -26,6 +26,10 @@
     │   ├── SinkUnavailableError   (retryable) it does not answer, is full, or is away for another reason that passes
     │   └── SupersededError        a newer generation writes there; what an older one still does has no effect
     ├── DataDirError               the changefeed's own folder: rights, space, another process
+    ├── MetadataError              etcd, where a cluster keeps what it remembers, refused or holds what we cannot read
+    │   ├── MetadataUnavailableError   (retryable) it does not answer
+    │   └── SessionLostError           (retryable) a capture's lease has ended; it begins anew, under another id
+    ├── PeerMessageError           bytes from another capture that are no message
     ├── StoppedError               somebody asked us to stop before it was done
     ├── OperationError             a cluster of captures refuses what it is asked
     │   ├── ChangefeedNotFoundError, ChangefeedExistsError, CaptureNotFoundError
@@ -221,6 +225,24 @@ class SupersededError(SinkError):
 
 class DataDirError(TidemillError):
     code = "data-dir"
+
+
+class MetadataError(TidemillError):
+    code = "metadata"
+
+
+class MetadataUnavailableError(MetadataError):
+    code = "metadata-unavailable"
+    retryable = True
+
+
+class SessionLostError(MetadataError):
+    code = "session-lost"
+    retryable = True
+
+
+class PeerMessageError(TidemillError):
+    code = "peer-message"
 
 
 class StoppedError(TidemillError):

@@ -203,11 +203,9 @@ class DataDir:
         except (OSError, orjson.JSONDecodeError) as error:
             raise DataDirError(f"cannot read {path}: {error}. {_REMEDY}") from error
         try:
-            if document.pop("format") != _FORMAT:
-                raise ValueError("it was written by another version of tidemill")
-            self.saved = _checked(document)
+            self.saved = _read(document)
             return self.saved
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except ValueError as error:
             raise DataDirError(f"cannot understand {path}: {error}. {_REMEDY}") from error
 
     def changefeed_id(self) -> str:
@@ -229,7 +227,7 @@ class DataDir:
             raise SupersededError(
                 f"a state of term {state.term} comes too late: the changefeed has an owner of term {self.saved.term}."
             )
-        self._write(self.path / "changefeed.json", orjson.dumps({"format": _FORMAT, **asdict(state)}))
+        self._write(self.path / "changefeed.json", state_document(state))
         self.saved = state
 
     def _write(self, path: Path, content: bytes) -> None:
@@ -240,6 +238,24 @@ class DataDir:
                 f"cannot save the changefeed's state to {path}: {error.strerror}. "
                 "Nothing is lost: free space or fix the folder, then start again."
             ) from error
+
+
+def state_document(state: ChangefeedState) -> bytes:
+    return orjson.dumps({"format": _FORMAT, **asdict(state)})
+
+
+def read_state(document: bytes) -> ChangefeedState:
+    """Raises ValueError with what is wrong with it."""
+    return _read(orjson.loads(document))
+
+
+def _read(document: Any) -> ChangefeedState:
+    try:
+        if document.pop("format") != _FORMAT:
+            raise ValueError("it was written by another version of tidemill")
+        return _checked(document)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(str(error)) from error
 
 
 _REMEDY = "Restore it from a copy, or start anew with another --data-dir and a --start-ts."
