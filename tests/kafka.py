@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -152,9 +152,12 @@ class Broker:
 
     def messages(self, topic: str) -> list[list[Found]]:
         """All messages of a topic, by partition, in order."""
-        return [self.partition(topic, number) for number in range(self.topics()[topic])]
+        return self._read(topic, range(self.topics()[topic]))
 
     def partition(self, topic: str, number: int) -> list[Found]:
+        return self._read(topic, [number])[0]
+
+    def _read(self, topic: str, numbers: Sequence[int]) -> list[list[Found]]:
         from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
         consumer = Consumer(
@@ -165,19 +168,20 @@ class Broker:
                 "fetch.wait.max.ms": 50,
             }
         )
-        found: list[Found] = []
+        found: dict[int, list[Found]] = {number: [] for number in numbers}
         try:
-            _, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=30)
-            consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING)])
-            while not found or found[-1].offset < high - 1:
-                if high == 0:
-                    break
-                for message in consumer.consume(10_000, 1.0):
+            ends = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=30)[1] for n in numbers}
+            left = {number for number, end in ends.items() if end}
+            consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in left])
+            while left:
+                for message in consumer.consume(10_000, 0.1):
                     assert message.error() is None, message.error()
-                    found.append(Found(message.key(), message.value(), message.offset()))
+                    number = message.partition()
+                    found[number].append(Found(message.key(), message.value(), message.offset()))
+                left = {n for n in left if not found[n] or found[n][-1].offset < ends[n] - 1}
         finally:
             consumer.close()
-        return found
+        return [found[number] for number in numbers]
 
     # Its own files.
 

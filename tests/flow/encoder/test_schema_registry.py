@@ -183,3 +183,13 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 def test_addresses_are_taken_as_they_are() -> None:
     assert registry_uri("https://u:p@host:8081/base") == "https://u:p@host:8081/base"
+
+
+def test_a_schema_is_found_by_its_number(server: StandInRegistry) -> None:
+    asked = client(server.uri)
+    assert asked.schema(asked.number_of("shop_item-value", SCHEMA)) == SCHEMA
+    with pytest.raises(LookupError, match="has no such schema"):
+        asked.schema(99)
+    server.fail_next(404)
+    with pytest.raises(SinkError, match="Check the address"):
+        asked.schema(1)

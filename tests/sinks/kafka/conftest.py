@@ -7,7 +7,7 @@ import pytest
 from tests.kafka import Broker, running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with running(tmp_path_factory.mktemp("kafka")) as started:
         yield started

@@ -22,6 +22,7 @@ from tidemill.flow.encoder.debezium_columns import field_schema, is_quoted, prep
 from tidemill.flow.encoder.debezium_ddl import ddl_word, table_changes
 from tidemill.flow.encoder.debezium_defaults import null_value
 from tidemill.flow.encoder.json_text import plain
+from tidemill.flow.encoder.large import COMPRESSION_OPTION, Compression, all_compressed, compressed
 from tidemill.flow.encoder.names import schema_name
 from tidemill.flow.encoder.port import Message, Option, Partitions
 from tidemill.flow.mounter.zones import zone_table
@@ -65,12 +66,14 @@ class Debezium:
             "false",
             "NULL is null in columns with a default too, where TiCDC writes the default.",
         ),
+        **COMPRESSION_OPTION,
     }
 
     enable_tidb_extension: bool = False
     disable_schema: bool = False
     output_old_value: bool = True
     keep_nulls: bool = False
+    large_message_handle_compression: Compression = Compression.NONE
     cluster_id: str = "default"  # names the source, and begins the names of schemas
     time_zone: str = "UTC"  # in which TIMESTAMPs are mounted; messages have them in UTC
 
@@ -134,7 +137,8 @@ class Debezium:
         return "}" if self.disable_schema else f',"schema":{schema}}}'
 
     def _closed(self, text: str, schema: str) -> bytes:
-        return (text + self._tail(schema)).encode("utf-8", "replace")
+        document = (text + self._tail(schema)).encode("utf-8", "replace")
+        return compressed(document, self.large_message_handle_compression)
 
 
 class DebeziumEncoder:
@@ -157,8 +161,9 @@ class DebeziumEncoder:
             return prepared(columns[place], values, self._zone)
 
         of_keys, of_values = self._programs
-        keys = run(of_keys, rows, prepare)
-        encoded = run(of_values, rows, prepare, self._built_ms)
+        compression = self._protocol.large_message_handle_compression
+        keys = all_compressed(run(of_keys, rows, prepare), compression)
+        encoded = all_compressed(run(of_values, rows, prepare, self._built_ms), compression)
         return replace(encoded, keys=Keys(keys.payload, keys.ends), partitions=partitions)
 
 

@@ -52,6 +52,15 @@ def _text(text: str) -> str:
 
 _HANDLING, _COMPRESSION = word_of(*Handling), word_of(*Compression)
 _FILE = "sink.kafka-config.large-message-handle."
+COMPRESSION_OPTION: Mapping[str, Option] = {
+    "large-message-handle-compression": Option(
+        "large_message_handle_compression",
+        lambda text: Compression(_COMPRESSION(text)),
+        "none",
+        "Compresses the value of every message, of debezium the key too: `none`, `snappy` (blocks) or `lz4` (frames).",
+        f"{_FILE}large-message-handle-compression",
+    ),
+}
 LARGE_OPTIONS: Mapping[str, Option] = {
     "max-message-bytes": Option(
         "max_message_bytes", number_from(1, most=1 << 30), "10485760", "Bytes of a message, at most."
@@ -64,13 +73,7 @@ LARGE_OPTIONS: Mapping[str, Option] = {
         "message holds the columns of the handle key. `claim-check`: likewise, and the whole message lies in a file.",
         f"{_FILE}large-message-handle-option",
     ),
-    "large-message-handle-compression": Option(
-        "large_message_handle_compression",
-        lambda text: Compression(_COMPRESSION(text)),
-        "none",
-        "Compresses the value of every message: `none`, `snappy` (blocks) or `lz4` (frames).",
-        f"{_FILE}large-message-handle-compression",
-    ),
+    **COMPRESSION_OPTION,
     "claim-check-storage-uri": Option(
         "claim_check_storage_uri",
         _text,
@@ -113,18 +116,26 @@ class LargeMessages:
 
     def compressed(self, value: bytes) -> bytes:
         """One value: of a DDL or a resolved-ts."""
-        codec = _codec(self.large_message_handle_compression)
-        return value if codec is None else codec.compress(value, asbytes=True)
+        return compressed(value, self.large_message_handle_compression)
 
     def all_compressed(self, values: Encoded) -> Encoded:
-        """Each by itself: a consumer gets them one by one, so there is no codec that takes all at once."""
-        codec = _codec(self.large_message_handle_compression)
-        if codec is None:
-            return values
-        data, starts = memoryview(values.payload), [0, *values.ends[:-1].tolist()]
-        cells = [codec.compress(data[i:j], asbytes=True) for i, j in zip(starts, values.ends.tolist(), strict=False)]
-        ends = np.cumsum(np.fromiter(map(len, cells), np.int64, len(cells)))
-        return replace(values, payload=pa.py_buffer(b"".join(cells)), ends=ends)
+        return all_compressed(values, self.large_message_handle_compression)
+
+
+def compressed(value: bytes, compression: Compression) -> bytes:
+    codec = _codec(compression)
+    return value if codec is None else codec.compress(value, asbytes=True)
+
+
+def all_compressed(values: Encoded, compression: Compression) -> Encoded:
+    """Each by itself: a consumer gets them one by one, so there is no codec that takes all at once."""
+    codec = _codec(compression)
+    if codec is None:
+        return values
+    data, starts = memoryview(values.payload), [0, *values.ends[:-1].tolist()]
+    cells = [codec.compress(data[i:j], asbytes=True) for i, j in zip(starts, values.ends.tolist(), strict=False)]
+    ends = np.cumsum(np.fromiter(map(len, cells), np.int64, len(cells)))
+    return replace(values, payload=pa.py_buffer(b"".join(cells)), ends=ends)
 
 
 def _codec(compression: Compression) -> Any:

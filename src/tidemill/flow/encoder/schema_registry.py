@@ -1,6 +1,7 @@
-"""A Confluent schema registry, asked over HTTP for the number of a schema.
+"""A Confluent schema registry, asked over HTTP for the number of a schema, and for the schema of a number.
 
     POST /subjects/{subject}/versions {"schema": "…"}  ──►  {"id": 42}
+    GET  /schemas/ids/42                               ──►  {"schema": "…"}
 
 The same schema under the same subject has the same number always, so a process asks once for each and keeps the answer.
 What the registry refuses (4xx) is an error at once. What may pass is tried again for half a minute; after that whoever
@@ -30,6 +31,7 @@ _POLICY = Policy(first_pause_seconds=0.1, longest_pause_seconds=10.0, deadline_s
 _TIMEOUT_SECONDS = 10.0
 _MOST_KNOWN = 1 << 16
 _LARGEST_ANSWER = 1 << 20
+_NO_SUCH_SCHEMA = 40403
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json"
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -86,6 +88,15 @@ class SchemaRegistry:
                 _KNOWN.popitem(last=False)
         return number
 
+    def schema(self, number: int) -> str:
+        """The schema of this number, as JSON; asked for each time. Raises LookupError if there is none."""
+        answer = self._ask("GET", f"/schemas/ids/{number}", None, f"look up schema {number} in")
+        if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+            raise SinkError(
+                f"{self.name} answers, but not as a schema registry does. Check the address in schema-registry."
+            )
+        return str(answer["schema"])
+
     def _register(self, subject: str, schema: str) -> int:
         body = json.dumps({"schema": schema}).encode()
         path = f"/subjects/{quote(subject, safe='')}/versions"
@@ -135,6 +146,8 @@ class SchemaRegistry:
                 f"cannot {doing} schema registry {self.name}: it answers {status} ({_said(data)}). "
                 "See what its own log says."
             )
+        if status == 404 and _code(data) == _NO_SUCH_SCHEMA:
+            raise LookupError(f"schema registry {self.name} has no such schema")
         if status != 200:
             raise SinkError(
                 f"cannot {doing} schema registry {self.name}: it refuses with {status} ({_said(data)}). "
@@ -197,6 +210,14 @@ def _said(data: bytes) -> str:
     except (ValueError, KeyError, TypeError):
         return "without saying why"
     return str(message)[:300]
+
+
+def _code(data: bytes) -> int | None:
+    try:
+        code = json.loads(data)["error_code"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return code if isinstance(code, int) else None
 
 
 def _advice(status: int) -> str:

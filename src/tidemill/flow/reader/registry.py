@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping
 
+from tidemill.flow.encoder.avro import Avro
 from tidemill.flow.encoder.canal_json import CanalJson
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import MessageProtocol
+from tidemill.flow.reader.avro import AvroReader
 from tidemill.flow.reader.canal_json import CanalJsonReader
 from tidemill.flow.reader.compression import Compression
 from tidemill.flow.reader.debezium import DebeziumReader
@@ -15,7 +17,9 @@ from tidemill.flow.reader.simple import SimpleReader
 
 
 def reader_for(protocol: MessageProtocol) -> Reader:
-    """A reader for one partition of a topic that is written like this."""
+    """A reader for one partition of a topic that is written like this. Avro's asks the schema registry as it reads."""
+    if isinstance(protocol, Avro):
+        return AvroReader(protocol.registry)
     given = getattr(protocol, "large_message_handle_compression", Compression.NONE)
     return reader_of(protocol.name, Compression(str(given.value)))
 
@@ -43,5 +47,4 @@ READERS: Mapping[str, Callable[[], Reader]] = {
     "debezium": DebeziumReader,
     "long-form": LongFormReader,
 }
-"""By the protocol's name; each call gives a reader for one partition. Avro's, which needs a schema registry, is made by
-``flow.reader.avro`` itself."""
+"""By the protocol's name; each call gives a reader for one partition. Avro's needs a registry: see ``reader_for``."""

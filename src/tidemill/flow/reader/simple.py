@@ -203,7 +203,10 @@ def _by_version(
 ) -> Iterator[tuple[Found[_Message], int, int]]:
     """Cut up by physical id and version of the schema, which each of them is given with."""
     ids, no_id = c.hole_numbers(texts, found, found.meaning.id_hole)
-    versions, no_version = c.hole_numbers(texts, found, found.meaning.version_hole)
+    if found.meaning.version_hole < 0:  # a version of 0 is left out
+        versions, no_version = np.zeros_like(ids), np.zeros_like(no_id)
+    else:
+        versions, no_version = c.hole_numbers(texts, found, found.meaning.version_hole)
     is_bad = no_id | no_version | (ids > np.uint64((1 << 63) - 1))
     marks += [(row, _unreadable("its tableID or schemaVersion is no number")) for row in found.rows[is_bad].tolist()]
     pairs = np.stack([ids, versions], axis=1)[~is_bad]
@@ -241,7 +244,7 @@ def _describe(content: Any, holes: list[Path]) -> _Message:
     if not names or (op is RowOp.UPDATE and of_old.keys() != of_new.keys()):
         raise UnclearError("it lacks a row, or its two rows have different columns")
     is_partial = content.get("handleKeyOnly") is True or bool(claim)
-    id_hole, version_hole = places[("tableID",)], places[("schemaVersion",)]
+    id_hole, version_hole = places[("tableID",)], places.get(("schemaVersion",), -1)
     return _Message(word, schema, table, op, ts, id_hole, version_hole, is_partial, claim, names, of_new, of_old)
 
 
