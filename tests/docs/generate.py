@@ -13,7 +13,7 @@ import typer
 
 from tidemill.cli.commands import application
 from tidemill.config.keys import KEYS, REFUSED
-from tidemill.flow.encoder import Avro, Debezium, protocol_keys
+from tidemill.flow.encoder import FOR_QUEUES, Avro, Debezium, protocol_keys
 from tidemill.flow.encoder.port import Option
 from tidemill.flow.filter import events, functions
 from tidemill.sinks.files.uri import known_parameters, refused_parameters
@@ -26,6 +26,7 @@ PAGES = {
     ROOT / "docs/reference/changefeed-config.md": lambda: config_keys(),
     ROOT / "docs/reference/protocol-avro.md": lambda: protocol_options(Avro.options),
     ROOT / "docs/reference/protocol-debezium.md": lambda: protocol_options(Debezium.options),
+    ROOT / "docs/reference/queue-protocols.md": lambda: queue_protocols(),
 }
 _KAFKA = re.compile(r"(?<=<!-- kafka: begin -->\n).*?(?=<!-- kafka: end -->)", re.DOTALL)
 _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: end -->)", re.DOTALL)
@@ -98,6 +99,12 @@ def protocol_options(options: Mapping[str, Option]) -> str:
     for name, option in options.items():
         lines.append(f"| `{name}` | {option.default} | {option.help} |")
     return "\n".join(lines) + "\n"
+
+
+def queue_protocols() -> str:
+    """Of the protocols that have no page of their own."""
+    kinds = [kind for kind in FOR_QUEUES.values() if kind not in (Avro, Debezium)]
+    return "\n".join(f"### {kind.name}\n\n{protocol_options(kind.options)}" for kind in kinds)
 
 
 def kafka_parameters() -> str:

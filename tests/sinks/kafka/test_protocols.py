@@ -245,6 +245,15 @@ def test_avro_without_its_registry_waits_for_it(broker: Broker, topic: str) -> N
     assert raised.value.retryable
 
 
+def test_the_long_form_says_what_is_new_and_the_key_of_what_is_gone(broker: Broker, topic: str) -> None:
+    feed = Feed(broker.uri(topic, "protocol=long-form"), BY_KEY)
+    sent_through(feed, EVERY)
+    events = heard(broker, feed, topic)
+    assert rows_heard(events) == [(ts, None, new) if new else (ts, {"a_id": 6}, None) for ts, _, new in changes(EVERY)]
+    for part in broker.messages(topic):
+        assert (json.loads(part[-1].key or b"")["type"], part[-1].value) == ("Resolved", None)
+
+
 @pytest.mark.parametrize("compression", ["none", "snappy", "lz4"])
 def test_debezium_comes_back_with_its_key(broker: Broker, topic: str, compression: str) -> None:
     asked = f"protocol=debezium&enable-tidb-extension=true&large-message-handle-compression={compression}"

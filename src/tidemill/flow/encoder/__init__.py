@@ -2,7 +2,8 @@
 
     RowBatch ──► encoder of a protocol ──► Encoded (all messages in one buffer)
 
-Each protocol is a module: ``avro``, ``canal_json``, ``csv``, ``debezium``, ``open_protocol``, ``simple``; ``port`` says
+Each protocol is a module: ``avro``, ``canal_json``, ``csv``, ``debezium``, ``long_form``,
+``open_protocol``, ``simple``; ``port`` says
 what one is, ``registry`` which there are, and ``large`` what becomes of messages that are too large for a queue. A
 protocol's encoder is made on the executor; it keeps what is fixed per table and writes the rest in one compiled loop
 (``columnar.assembler``, ``columnar.avro_binary``), straight from Arrow's buffers.
@@ -14,6 +15,7 @@ from tidemill.flow.encoder.canal_json import CanalJson, CanalJsonEncoder
 from tidemill.flow.encoder.canal_json_queue import CanalJsonQueue
 from tidemill.flow.encoder.csv import BinaryEncoding, Csv, CsvEncoder
 from tidemill.flow.encoder.debezium import Debezium
+from tidemill.flow.encoder.long_form import LongForm
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, Message, Option, QueueProtocol
 from tidemill.flow.encoder.registry import (
@@ -41,6 +43,7 @@ __all__ = [
     "Encoded",
     "Encoder",
     "FileProtocol",
+    "LongForm",
     "Message",
     "Messages",
     "OpenProtocol",

@@ -42,7 +42,7 @@ class CanalJsonQueue(CanalJson, LargeMessages):
         return message and self._compressed(message)
 
     def _compressed(self, message: Message) -> Message:
-        return replace(message, value=self.compressed(message.value))
+        return replace(message, value=message.value and self.compressed(message.value))
 
 
 class CanalJsonQueueEncoder:

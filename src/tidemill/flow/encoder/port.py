@@ -45,7 +45,7 @@ class Option:
 class Message:
     """A message by itself, that of a DDL or a resolved-ts. Those of rows come in bulk, as ``Encoded``."""
 
-    value: bytes
+    value: bytes | None  # None: the message is its key, with null behind it
     commit_ts: Ts  # when the DDL finished; or the resolved-ts
     key: bytes | None = None
     partition: int | None = None  # the only one that gets it; None: every partition of its topic does

@@ -18,6 +18,7 @@ from tidemill.flow.encoder.canal_json import CanalJson
 from tidemill.flow.encoder.canal_json_queue import CanalJsonQueue
 from tidemill.flow.encoder.csv import Csv
 from tidemill.flow.encoder.debezium import Debezium
+from tidemill.flow.encoder.long_form import LongForm
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, MessageProtocol, QueueProtocol
 from tidemill.flow.encoder.simple import Simple
@@ -34,6 +35,7 @@ FOR_QUEUES: Mapping[str, type[QueueProtocol]] = {
     Simple.name: Simple,
     Debezium.name: Debezium,
     Avro.name: Avro,
+    LongForm.name: LongForm,
 }
 
 P = TypeVar("P", bound=MessageProtocol)

@@ -6,7 +6,8 @@
     {"type":"Admin"}                                   {"partition":5}
 
 It alone tells of a change of the number of partitions. An update does not hold its old row, so it reads as an insert;
-a delete holds its unique columns, which are the key. Integers are signed, and strings are text. Runs on executors.
+a delete holds its unique columns, which are the key. Integers are signed and strings are text, unless ``unsigned`` and
+``binary``, our own additions, say otherwise. Runs on executors.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.columnar.jit import Longs
+from tidemill.flow.encoder.long_form import WORDS
 from tidemill.flow.reader import cells as c
 from tidemill.flow.reader.cells import Cells
 from tidemill.flow.reader.documents import Found, Refused, Shapes, Texts
@@ -25,36 +27,10 @@ from tidemill.flow.reader.tables import ColumnSeen, TablesSeen
 from tidemill.flow.reader.weave import Part, part_of, weave
 from tidemill.model.event import AdminSeen, DdlSeen, Mark, ResolvedSeen, Unreadable
 from tidemill.model.row import RowOp, arrow_type
-from tidemill.model.table import ColumnInfo, ColumnType, TableInfo
+from tidemill.model.table import STRING_TYPES, ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import Ts
 
-TYPE_WORDS = {
-    "Tiny": ColumnType.TINY,
-    "Short": ColumnType.SHORT,
-    "Long": ColumnType.LONG,
-    "Float": ColumnType.FLOAT,
-    "Double": ColumnType.DOUBLE,
-    "Timestamp": ColumnType.TIMESTAMP,
-    "Longlong": ColumnType.LONGLONG,
-    "Int24": ColumnType.INT24,
-    "Date": ColumnType.DATE,
-    "Duration": ColumnType.DURATION,
-    "Datetime": ColumnType.DATETIME,
-    "Year": ColumnType.YEAR,
-    "Varchar": ColumnType.VARCHAR,
-    "Bit": ColumnType.BIT,
-    "Vector": ColumnType.VECTOR,
-    "Json": ColumnType.JSON,
-    "Decimal": ColumnType.NEWDECIMAL,
-    "Enum": ColumnType.ENUM,
-    "Set": ColumnType.SET,
-    "TinyText": ColumnType.TINYBLOB,
-    "MediumText": ColumnType.MEDIUMBLOB,
-    "LongText": ColumnType.LONGBLOB,
-    "Text": ColumnType.BLOB,
-    "VarString": ColumnType.VARSTRING,
-    "Char": ColumnType.STRING,
-}
+TYPE_WORDS = {word: kind for kind, word in WORDS.items() if kind is not ColumnType.NEWDATE}
 _KINDS = ("Row", "DDL", "Resolved", "Admin")
 
 
@@ -185,11 +161,21 @@ def _column(name: str, column: dict[str, Any]) -> ColumnSeen:
     if kind is None:
         raise UnclearError(f"column {name} is of an unknown type")
     is_unique = column.get("unique") is True
-    return ColumnSeen(name, kind, is_nullable=not is_unique, is_handle=is_unique, is_unique=is_unique)
+    return ColumnSeen(
+        name,
+        kind,
+        is_binary=column.get("binary") is True and kind in STRING_TYPES,
+        is_unsigned=column.get("unsigned") is True,
+        is_nullable=not is_unique,
+        is_handle=is_unique,
+        is_unique=is_unique,
+    )
 
 
 def _decode(column: ColumnInfo, cells: Cells) -> pa.Array:
     kind = arrow_type(column)
     if pa.types.is_integer(kind):
         return c.integers(cells, is_unsigned=kind == pa.uint64())
-    return c.floats(cells, kind) if pa.types.is_floating(kind) else c.texts(cells)
+    if pa.types.is_floating(kind):
+        return c.floats(cells, kind)
+    return c.base64_bytes(cells) if kind == pa.binary() else c.texts(cells)
