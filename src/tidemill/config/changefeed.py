@@ -57,6 +57,13 @@ def parse_config(
     return _Reader(text, name, {**KEYS, **(more or {})}).read(document)
 
 
+def read_config(
+    document: Mapping[str, Any], name: str = "the changefeed's config", more: Mapping[str, Key] | None = None
+) -> ChangefeedConfig:
+    """As ``load_config``, from tables that were read elsewhere, in the spelling of the file."""
+    return _Reader("", name, {**KEYS, **(more or {})}).read(document)
+
+
 def sink_parameters(config: ChangefeedConfig, scheme: str) -> dict[str, str]:
     """The file's settings for a sink of ``scheme``, by the names of the sink URI's parameters.
 
