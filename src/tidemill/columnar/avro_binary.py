@@ -35,7 +35,7 @@ _LONGEST = 10  # bytes of a varint
 
 class Step(IntEnum):
     LITERAL = 0  # where it is, its length
-    CELL = 1  # column, image, the union's branch for values (-1: no union); null is the other of 0 and 1
+    CELL = 1  # column, image, the union's branch for values (-1: no union), where what goes before them is, its length
     COMMIT_TS = 2
     COMMIT_MS = 3
 
@@ -53,7 +53,7 @@ class Kind(IntEnum):
 _LITERAL, _CELL, _COMMIT_TS, _COMMIT_MS = (int(step) for step in Step)
 _LONG, _BYTES, _FIXED4, _FIXED8 = (int(kind) for kind in Kind)
 _KIND, _DATA, _OFFSETS, _VALIDITY, _FIRST_BIT = range(5)
-_COLUMN_FIELDS, _STEP_FIELDS = 5, 4
+_COLUMN_FIELDS, _STEP_FIELDS = 5, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,12 @@ class RecordBuilder:
         self._literals += data
         self._bytes += len(data)
 
-    def cell(self, column: int, image: int, branch: int = NO_UNION) -> None:
-        """A column's value. ``branch``: that of values in a union with null."""
-        self._add(Step.CELL, column, image, branch)
-        self._bytes += 1 + _LONGEST
+    def cell(self, column: int, image: int, branch: int = NO_UNION, before: bytes = b"") -> None:
+        """A column's value. ``branch``: that of values in a union with null, which is the first but for this one.
+        ``before``: what a value begins with; there is none with null."""
+        self._add(Step.CELL, column, image, branch, len(self._literals), len(before))
+        self._literals += before
+        self._bytes += 1 + _LONGEST + len(before)
 
     def commit_ts(self) -> None:
         self._add(Step.COMMIT_TS)
@@ -260,11 +262,14 @@ def _assemble(
                 if branch == -1:
                     to = _put_value(to, column, row)
                 elif _is_null(column, row):
-                    store_u8(to, 2 * (1 - branch))
+                    store_u8(to, 2 if branch == 0 else 0)
                     to += 1
                 else:
                     store_u8(to, 2 * branch)
-                    to = _put_value(to + 1, column, row)
+                    size = load_i64(step + 40)
+                    if size > 0:
+                        copy_bytes(to + 1, literals + load_i64(step + 32), size)
+                    to = _put_value(to + 1 + size, column, row)
             elif what == _LITERAL:
                 size = load_i64(step + 16)
                 copy_bytes(to, literals + load_i64(step + 8), size)

@@ -63,6 +63,8 @@ LOSSLESS = {
     "canal-json, lz4": "protocol=canal-json&enable-tidb-extension=true&large-message-handle-compression=lz4",
     "simple": "protocol=simple",
     "simple, snappy": "protocol=simple&large-message-handle-compression=snappy",
+    "simple in Avro": "protocol=simple&encoding-format=avro",
+    "simple in Avro, lz4": "protocol=simple&encoding-format=avro&large-message-handle-compression=lz4",
     "simple, in one": "protocol=simple&send-all-bootstrap-at-start=true&send-bootstrap-to-all-partition=false"
     "&partition-num=1",
 }
@@ -154,6 +156,7 @@ def test_rows_too_large_are_sent_with_their_key_alone(broker: Broker, topic: str
         ("canal-json&enable-tidb-extension=true", "none", ""),
         ("simple", "snappy", ""),
         ("simple", "none", "&claim-check-raw-value=true"),
+        ("simple&encoding-format=avro", "none", "&claim-check-raw-value=true"),
     ],
 )
 def test_rows_too_large_are_kept_aside_and_found_again(

@@ -229,13 +229,13 @@ def _prepared(column: ColumnInfo, shape: FieldShape, values: pa.Array) -> Binary
         case "int" | "long":
             return BinaryColumn(values.view(pa.int64()), Kind.LONG)
         case "float":
-            return BinaryColumn(_finite(values), Kind.FIXED4)
+            return BinaryColumn(finite(values), Kind.FIXED4)
         case "double":
-            return BinaryColumn(_finite(values), Kind.FIXED8)
+            return BinaryColumn(finite(values), Kind.FIXED8)
     return BinaryColumn(values if values.type != pa.uint64() else pc.cast(values, pa.string()), Kind.BYTES)
 
 
-def _finite(values: pa.Array) -> pa.Array:
+def finite(values: pa.Array) -> pa.Array:
     """Infinity and what is no number are 0, as in TiCDC: MySQL has none."""
     finite = pc.is_finite(values)
     return values if pc.all(finite, min_count=0).as_py() else pc.if_else(finite, values, pa.scalar(0, values.type))

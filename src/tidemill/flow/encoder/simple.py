@@ -5,7 +5,8 @@
 
 A row names the version of its schema, which a DDL or a BOOTSTRAP message has given, or will give. Every value is text
 or null, but for TIMESTAMPs, which come with their time zone. Messages have no keys; the first use of a table makes the
-sink send its schema, see ``Bootstraps``. The words of the format stay inside ``simple*.py``. Runs on executors.
+sink send its schema, see ``Bootstraps``. Avro's form of the same is in ``simple_avro``. The words of the format stay
+inside ``simple*.py``. Runs on executors.
 """
 
 import re
@@ -19,10 +20,13 @@ import pyarrow as pa
 
 from tidemill.columnar import float_text
 from tidemill.columnar.assembler import Kind
+from tidemill.columnar.avro_binary import Record
+from tidemill.columnar.avro_binary import run as run_avro
 from tidemill.columnar.encoded import Encoded
 from tidemill.columnar.program import NEW, OLD, Program, ProgramBuilder, TextColumn, run
 from tidemill.config.values import boolean_of, word_of
 from tidemill.errors import SinkError
+from tidemill.flow.encoder import simple_avro
 from tidemill.flow.encoder.canal_json import ddl_word
 from tidemill.flow.encoder.framing import OVERHEAD
 from tidemill.flow.encoder.json_text import compact, quoted
@@ -114,11 +118,19 @@ class Simple(LargeMessages):
     def encoder(self, built_ms: int, store: Store | None = None) -> QueueEncoder:
         return SimpleEncoder(self, built_ms, store)
 
+    @property
+    def is_avro(self) -> bool:
+        return self.encoding_format is Format.AVRO
+
     def ddl(self, event: DdlEvent, built_ms: int) -> Message:
         tables = {"tableSchema": event.table_info, "preTableSchema": event.pre_table_info}
         schemas = {member: table_schema(table) for member, table in tables.items() if table is not None}
-        notice = _notice(ddl_word(event.type), event.finished_ts, built_ms, event.query, schemas)
-        value = self.compressed(compact(notice).encode())
+        word, ts = ddl_word(event.type), event.finished_ts
+        if self.is_avro:
+            both = [schemas.get(member) for member in tables]
+            value = self.compressed(simple_avro.ddl(VERSION, word, event.query, ts, built_ms, both))
+        else:
+            value = self.compressed(compact(_notice(word, ts, built_ms, event.query, schemas)).encode())
         if len(value) + OVERHEAD > self.max_message_bytes:
             raise SinkError(
                 f"the DDL that finished at {event.finished_ts} on {event.schema}.{event.table} becomes a message of "
@@ -128,6 +140,8 @@ class Simple(LargeMessages):
         return Message(value, event.finished_ts)
 
     def resolved(self, ts: Ts, built_ms: int) -> Message:
+        if self.is_avro:
+            return Message(self.compressed(simple_avro.watermark(VERSION, ts, built_ms)), ts)
         return Message(self.compressed(compact(_notice("WATERMARK", ts, built_ms)).encode()), ts)
 
     @property
@@ -142,9 +156,13 @@ class Simple(LargeMessages):
         )
 
     def bootstrap(self, table: TableInfo, built_ms: int) -> Message:
-        notice = _notice("BOOTSTRAP", Ts(0), built_ms, schemas={"tableSchema": table_schema(table)})
+        schema = table_schema(table)
         partition = None if self.send_bootstrap_to_all_partition else 0
-        return Message(self.compressed(compact(notice).encode()), Ts(0), partition=partition)
+        if self.is_avro:
+            value = simple_avro.bootstrap(VERSION, built_ms, schema)
+        else:
+            value = compact(_notice("BOOTSTRAP", Ts(0), built_ms, schemas={"tableSchema": schema})).encode()
+        return Message(self.compressed(value), Ts(0), partition=partition)
 
 
 def _notice(
@@ -164,22 +182,38 @@ class SimpleEncoder:
         self._store = store
         self._table: TableInfo | None = None
         self._physical_id = 0
-        self._program: Program | None = None
+        self._program: Program | Record | None = None
 
     def encode(self, rows: RowBatch, partitions: Partitions | None = None) -> Encoded:
         if self._program is None or self._table is not rows.table or self._physical_id != rows.physical_id:
-            self._program = _row_program(rows.table, rows.physical_id, self._protocol)
+            self._program = self._made(rows)
             self._table, self._physical_id = rows.table, rows.physical_id
         values = self._run(self._program, rows)
         (fitting,) = fitted(self._protocol, rows, (values,), LAYOUT_ALONE, self._shorter, self._store)
         return fitting if partitions is None else replace(fitting, partitions=partitions)
 
     def _shorter(self, rows: RowBatch) -> tuple[Encoded]:
-        program = _row_program(rows.table, rows.physical_id, self._protocol, is_short=True)
-        return (self._run(program, rows),)
+        return (self._run(self._made(rows, is_short=True), rows),)
 
-    def _run(self, program: Program, rows: RowBatch) -> Encoded:
+    def _made(self, rows: RowBatch, *, is_short: bool = False) -> Program | Record:
+        table, protocol = rows.table, self._protocol
+        if not protocol.is_avro:
+            return _row_program(table, rows.physical_id, protocol, is_short=is_short)
+        return simple_avro.row_record(
+            table,
+            rows.physical_id,
+            _columns(table, is_short=is_short),
+            version=VERSION,
+            built_ms=self._built_ms,
+            zone=protocol.time_zone,
+            is_short=is_short,
+            location=location_place(table) if is_short and protocol.has_claim_checks else None,
+        )
+
+    def _run(self, program: Program | Record, rows: RowBatch) -> Encoded:
         columns = rows.table.stored_columns
+        if isinstance(program, Record):
+            return self._protocol.all_compressed(run_avro(program, rows, lambda _, cells: simple_avro.prepare(cells)))
         stamps = {place for place, column in enumerate(columns) if column.type is ColumnType.TIMESTAMP}
         values = run(program, rows, lambda place, cells: _prepare(cells, place in stamps), self._built_ms)
         return self._protocol.all_compressed(values)
@@ -191,10 +225,15 @@ def by_name(table: TableInfo) -> list[tuple[int, ColumnInfo]]:
     return sorted(places, key=lambda each: each[1].name.encode("utf-8", "surrogateescape"))
 
 
+def _columns(table: TableInfo, *, is_short: bool) -> list[tuple[int, ColumnInfo]]:
+    """Those that go out."""
+    keys = {place for place, _ in key_columns(table)} if is_short else set()
+    return [each for each in by_name(table) if not is_short or each[0] in keys]
+
+
 def _row_program(table: TableInfo, physical_id: int, protocol: Simple, *, is_short: bool = False) -> Program:
     builder = ProgramBuilder()
-    keys = {place for place, _ in key_columns(table)} if is_short else set()
-    columns = [each for each in by_name(table) if not is_short or each[0] in keys]
+    columns = _columns(table, is_short=is_short)
     names = f'"database":{quoted(table.schema)},"table":{quoted(table.name)},"tableID":{physical_id}'
     version = f',"schemaVersion":{table.update_ts}' if table.update_ts else ""
     for op in RowOp:

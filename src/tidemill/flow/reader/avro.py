@@ -247,7 +247,7 @@ def _walk(
         at, end = starts[n], ends[n]
         for field in range(len(forms)):
             if nulls[field] >= 0:
-                branch, at = _varint(data, at, end)
+                branch, at = varint(data, at, end)
                 if at < 0 or branch < 0 or branch > 1:
                     at = i64(-1)
                     break
@@ -256,13 +256,13 @@ def _walk(
             form = forms[field]
             size = i64(0)
             if form == LONG:
-                from_[field, n], at = _varint(data, at, end)
+                from_[field, n], at = varint(data, at, end)
                 tokens[field, n] = _TEXT
                 if at < 0:
                     break
                 continue
             if form == BYTES:
-                size, at = _varint(data, at, end)
+                size, at = varint(data, at, end)
                 if at < 0:
                     break
             else:
@@ -278,7 +278,7 @@ def _walk(
 
 
 @helper
-def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
+def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """The number there, and where to go on; -1 if it does not end within ten bytes."""
     number = u64(0)
     for k in range(10):

@@ -1,26 +1,28 @@
-"""The simple protocol in JSON read back: rows that name their schema, and messages that describe it.
+"""The simple protocol read back: rows that name their schema, and messages that describe it. What is in Avro's binary
+form rather than in JSON is left to ``simple_avro``.
 
 Rows hold values only. Their types are in a schema that a DDL or a BOOTSTRAP brought, known by table and version; it may
 come after the rows that need it. Within what is received at once that does not matter; rows whose schema is not there
 at all are ``waiting``. Runs on executors.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tidemill.columnar.jit import Longs
 from tidemill.flow.reader import cells as c
+from tidemill.flow.reader import simple_avro
 from tidemill.flow.reader.cells import Cells
 from tidemill.flow.reader.compression import Compression, decompressed
 from tidemill.flow.reader.documents import Found, Refused, Shapes, Texts
 from tidemill.flow.reader.matching import Token
 from tidemill.flow.reader.port import Events, Received, RowsSeen
 from tidemill.flow.reader.shape import Hole, Path, UnclearError, parse
-from tidemill.flow.reader.simple_schema import read_table, with_names
+from tidemill.flow.reader.simple_schema import SchemasSeen
 from tidemill.flow.reader.weave import Part, part_of, weave
 from tidemill.model.event import DdlSeen, Mark, ResolvedSeen, Unreadable
 from tidemill.model.row import RowOp, arrow_type
@@ -29,7 +31,6 @@ from tidemill.model.ts import Ts
 
 _MARKER = b'commitTs":'  # all that tells tables apart stands before it
 _VERSION = 1
-_MOST_SCHEMAS = 16384  # that are remembered
 _NUMBERS = frozenset({("commitTs",), ("buildTs",), ("schemaVersion",), ("tableID",)})
 _TEXTS = frozenset({("sql",), ("checksum",), ("tableSchema",), ("preTableSchema",)})
 _NOT_OF_THE_PROTOCOL = "its members are not those of the protocol"
@@ -70,11 +71,32 @@ class SimpleReader:
         self._compression = compression
         self._shapes = Shapes(_is_hole, _describe)
         self._stamps = Shapes(_is_stamp_hole, _describe_stamp)
-        self._schemas: OrderedDict[tuple[str, str, int], TableInfo] = OrderedDict()
-        self._variants: dict[tuple[int, frozenset[str], bool], tuple[TableInfo, TableInfo]] = {}
+        self._schemas = SchemasSeen()
 
     def read(self, received: Received) -> Events:
+        """JSON and Avro, by each message's first byte."""
         texts = decompressed(Texts.of(received.values), self._compression)
+        is_avro = np.zeros(len(texts), np.bool_)
+        has = texts.ends > texts.starts
+        is_avro[has] = texts.data[texts.starts[has]] == simple_avro.FIRST_BYTE
+        if not is_avro.any():
+            return self._read_json(texts)
+        parts = []
+        for places, read in ((np.flatnonzero(is_avro), self._read_avro), (np.flatnonzero(~is_avro), self._read_json)):
+            if len(places):
+                parts.append(_moved(read(Texts(texts.data, texts.starts[places], texts.ends[places])), places))
+        return Events(
+            [seen for part in parts for seen in part.rows],
+            sorted((mark for part in parts for mark in part.marks), key=lambda mark: mark[0]),
+            tuple(sorted(place for part in parts for place in part.waiting)),
+        )
+
+    def _read_avro(self, texts: Texts) -> Events:
+        marks: list[tuple[int, Mark]] = []
+        seen, waiting = simple_avro.read(texts, self._schemas, marks)
+        return Events(seen, sorted(marks, key=lambda mark: mark[0]), waiting)
+
+    def _read_json(self, texts: Texts) -> Events:
         marks: list[tuple[int, Mark]] = []
         rows: list[Found[_Message]] = []
         commit_ts = np.zeros(len(texts), np.uint64)
@@ -100,7 +122,7 @@ class SimpleReader:
         try:
             content = parse(document)
             query = content.get("sql", "")
-            tables = [self._learn(content.get(member)) for member in ("tableSchema", "preTableSchema")]
+            tables = [self._schemas.learn(content.get(member)) for member in ("tableSchema", "preTableSchema")]
         except UnclearError as unclear:
             return _unreadable(str(unclear))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
@@ -110,19 +132,6 @@ class SimpleReader:
         named = tables[0] or tables[1]
         schema, table = (named.schema, named.name) if named else ("", "")
         return DdlSeen(ts, schema, table, query, None, *tables)
-
-    def _learn(self, document: Any) -> TableInfo | None:
-        if document is None:
-            return None
-        table = read_table(document)
-        key = (table.schema, table.name, int(table.version_ts))
-        known = self._schemas.get(key)
-        if known == table:
-            return known
-        self._schemas[key] = table
-        if len(self._schemas) > _MOST_SCHEMAS:
-            self._schemas.popitem(last=False)
-        return table
 
     def _rows(
         self,
@@ -137,12 +146,12 @@ class SimpleReader:
             told = found.meaning
             assert told.op is not None
             for some, physical_id, version in _by_version(texts, found, marks):
-                schema = self._schemas.get((told.schema, told.table, version))
+                schema = self._schemas.get(told.schema, told.table, version)
                 if schema is None:
                     waiting += some.rows.tolist()
                     continue
                 try:
-                    table = self._variant(schema, told)
+                    table = self._schemas.variant(schema, told.names, is_partial=told.is_partial)
                 except UnclearError as unclear:
                     marks += [(row, _unreadable(str(unclear))) for row in some.rows.tolist()]
                     continue
@@ -158,16 +167,6 @@ class SimpleReader:
             if len(woven.rows):
                 seen.append(RowsSeen(woven.batch, woven.rows, group.is_partial, group.claim))
         return seen, tuple(sorted(waiting))
-
-    def _variant(self, schema: TableInfo, told: _Message) -> TableInfo:
-        """The table as these rows have it; the same object each time."""
-        key = (id(schema), told.names, told.is_partial)
-        known = self._variants.get(key)
-        if known is None or known[0] is not schema:
-            if len(self._variants) >= _MOST_SCHEMAS:
-                self._variants.clear()
-            known = self._variants[key] = (schema, with_names(schema, told.names, is_partial=told.is_partial))
-        return known[1]
 
     def _decode(self, column: ColumnInfo, cells: Cells) -> pa.Array:
         kind = arrow_type(column)
@@ -192,6 +191,15 @@ class SimpleReader:
             at, hole = places[each.rows], each.meaning
             from_[at], to[at], tokens[at] = each.from_[hole], each.to[hole], each.tokens[hole]
         return Cells(texts.data, from_, to, tokens, cells.is_bad)
+
+
+def _moved(events: Events, places: Longs) -> Events:
+    """What was read of the messages at ``places``."""
+    return Events(
+        [replace(seen, message=places[seen.message]) for seen in events.rows],
+        [(int(places[place]), mark) for place, mark in events.marks],
+        tuple(int(places[place]) for place in events.waiting),
+    )
 
 
 def _unreadable(why: str) -> Unreadable:

@@ -1,5 +1,6 @@
 """Tables of the simple protocol: its messages describe them in full."""
 
+from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,44 @@ from tidemill.model.ts import Ts
 
 _IMPLIED = "primary"  # the name of a key that is no index, such as an integer that is the handle itself
 _OF_A_VIEW = "unspecified"  # the type of its columns
+
+
+_MOST_SCHEMAS = 16384  # that are remembered
+
+
+class SchemasSeen:
+    """The schemas of one partition's messages, by the names and the version that rows give."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str, int], TableInfo] = OrderedDict()
+        self._variants: dict[tuple[int, frozenset[str], bool], tuple[TableInfo, TableInfo]] = {}
+
+    def get(self, schema: str, table: str, version: int) -> TableInfo | None:
+        return self._known.get((schema, table, version))
+
+    def learn(self, document: Any) -> TableInfo | None:
+        """A ``tableSchema``; None: there is none. Raises as ``read_table`` does."""
+        if document is None:
+            return None
+        table = read_table(document)
+        key = (table.schema, table.name, int(table.version_ts))
+        known = self._known.get(key)
+        if known == table:
+            return known
+        self._known[key] = table
+        if len(self._known) > _MOST_SCHEMAS:
+            self._known.popitem(last=False)
+        return table
+
+    def variant(self, schema: TableInfo, names: frozenset[str], *, is_partial: bool) -> TableInfo:
+        """The table as rows with these columns have it; the same object each time."""
+        key = (id(schema), names, is_partial)
+        known = self._variants.get(key)
+        if known is None or known[0] is not schema:
+            if len(self._variants) >= _MOST_SCHEMAS:
+                self._variants.clear()
+            known = self._variants[key] = (schema, with_names(schema, names, is_partial=is_partial))
+        return known[1]
 
 
 def read_table(document: Any) -> TableInfo:
