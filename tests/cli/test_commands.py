@@ -21,7 +21,18 @@ def run(*words: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
 
 
-@pytest.mark.parametrize("words", [("--version",), ("fault", "--help"), ("upstream", "--help")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--version",),
+        ("fault", "--help"),
+        ("upstream", "--help"),
+        ("changefeed", "create", "--help"),
+        ("capture", "--help"),
+        ("unsafe", "--help"),
+    ],
+    ids=" ".join,
+)
 def test_what_needs_no_engine_loads_none(words: tuple[str, ...]) -> None:
     *said, loaded = run(*words)
     assert said
@@ -30,5 +41,5 @@ def test_what_needs_no_engine_loads_none(words: tuple[str, ...]) -> None:
 
 def test_the_help_names_every_command() -> None:
     said = "\n".join(run("--help"))
-    for command in ("upstream", "run", "verify", "demo", "warm", "fault"):
+    for command in ("upstream", "run", "changefeed", "capture", "verify", "demo", "warm", "fault"):
         assert f" {command} " in said

@@ -16,7 +16,10 @@ from tidemill.startup import quick_imports
 
 _LONG_LIVED = {"run", "consume"}
 # Each is in a module of its name, under that name, with underscores.
-COMMANDS = ("upstream", "run", "consume", "check-topic", "verify", "demo", "warm", "fault")
+COMMANDS = (
+    "upstream", "run", "changefeed", "capture", "processor", "span", "tso", "unsafe", "consume", "check-topic",
+    "verify", "demo", "warm", "fault",
+)  # fmt: skip
 
 
 def application(commands: Sequence[str] = COMMANDS) -> typer.Typer:
