@@ -214,7 +214,8 @@ async def clustered(
         states, state = StateWriter(data_dir), new_state(pd, start_ts)
         data_dir.save(state)
         feed = SchemaFeed(pd, schema, state.schema_ts)
-        owner = ChangefeedOwner(feed, sink, state, states, target_ts=end_ts)
+        ddls = options.traits.orders_ddls
+        owner = ChangefeedOwner(feed, sink, state, states, target_ts=end_ts, orders_ddls=ddls)
         most = Amount(rng.choice([5, 20, 100]), 1 << 30)
         traits = options.traits
         builder = LaneBuilder(

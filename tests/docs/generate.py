@@ -36,7 +36,8 @@ def commands() -> str:
     """A section per command: its help, its options."""
     found: dict[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
     sections = [
-        _command(name, found[name]) for name in ("run", "consume", "check-topic", "verify", "upstream", "demo", "warm")
+        _command(name, found[name])
+        for name in ("run", "partitions", "consume", "check-topic", "verify", "upstream", "demo", "warm")
     ]
     group = found["fault"]
     sections += [f"## tidemill fault\n\n{group.help}\n\n" + "\n".join(_options(group.params)) + "\n"]

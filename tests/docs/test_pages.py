@@ -24,6 +24,7 @@ from tidemill.sinks.files.uri import known_parameters, parse_sink_uri
 
 DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FIRST = ROOT / "docs/start/first-changefeed.md"  # what it leaves behind is looked at by other pages
+KAFKA_PAGE = ROOT / "docs/how-to/write-to-kafka.md"  # and what it leaves behind
 READER_HAD_ENOUGH = 128 + signal.SIGPIPE  # as with head, where the left side of the pipe has more to say
 KAFKA = "127.0.0.1:9092"
 MYSQL = "mysql://root@127.0.0.1:3306/"
@@ -139,7 +140,7 @@ class World:
             done = subprocess.run(bash, cwd=place, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
             assert (done.returncode, done.stderr) in ((0, ""), (READER_HAD_ENOUGH, "")), line
             assert done.stdout.strip() or (command == "mariadb" and "select" not in line), f"{line} shows nothing"
-        elif words[0] in ("fault", "warm", "check-topic"):
+        elif words[0] in ("fault", "warm", "check-topic", "partitions"):
             with Command(place, *words, cwd=place) as asked:
                 assert asked.wait() == 0, asked.errors
                 assert asked.output.strip(), f"{line} shows nothing"
@@ -199,6 +200,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def test_every_command_shown_runs(page: Path, world: World) -> None:
     if "first-changefeed" in page.read_text():
         world.follow(FIRST)
+    if page.name == "commands.md":
+        world.follow(KAFKA_PAGE)
     world.follow(page)
 
 

@@ -29,6 +29,7 @@ from tidemill.capture.owner import ChangefeedOwner
 from tidemill.capture.patience import Patience
 from tidemill.capture.processor import SpanProcessor
 from tidemill.capture.summary import status_of
+from tidemill.capture.wishes import obey_wishes
 from tidemill.errors import InvariantError, StoppedError, UpstreamError
 from tidemill.flow.filter import ColumnSelector, TableFilter
 from tidemill.flow.pipeline import Unit
@@ -99,6 +100,7 @@ class Changefeed:
         self._owner: ChangefeedOwner | None = None
         self._processor: SpanProcessor | None = None
         self._following: asyncio.Task[None] | None = None  # the schema
+        self._obeying: asyncio.Task[None] | None = None  # what is asked of it while it runs
         self._copy: InitialCopy | None = None  # while there is something to be copied
         self._totals = Totals()
         self._disk_quota = 0
@@ -166,7 +168,7 @@ class Changefeed:
         """What has ended one of its parts; None: all go on. The owner first: what it cannot save ends the others."""
         if self._owner is not None and self._owner.beside.failure is not None:
             return self._owner.beside.failure
-        for task in (self._opening.holding, self._following):
+        for task in (self._opening.holding, self._following, self._obeying):
             if task is not None and task.done() and not task.cancelled():
                 return task.exception()
         return self._processor.failure if self._processor is not None else None
@@ -280,9 +282,10 @@ class Changefeed:
             owner.end_at(await self._pd.get_ts())
         owner.start()
         self._following = asyncio.create_task(opened.feed.run())
+        self._obeying = asyncio.create_task(obey_wishes(owner, self._data_dir.path))
 
     async def _close(self, is_finished: bool) -> None:
-        for task in (self._following, self._opening.holding):
+        for task in (self._following, self._obeying, self._opening.holding):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

@@ -25,10 +25,11 @@ from tidemill.capture.lane_tables import LaneTables
 from tidemill.capture.link import OwnerLink
 from tidemill.capture.reports import Reports
 from tidemill.capture.schema_feed import SchemaFeed
+from tidemill.capture.sink_epoch import SinkEpoch
 from tidemill.capture.writing import Writing
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.control.barriers import BarrierQueue, Barriers, Pending
-from tidemill.control.progress import Advance, Offer, Progress, decide, is_at, moved
+from tidemill.control.progress import Advance, Offer, Progress, decide, moved
 from tidemill.flow.filter import TableFilter
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema import SchemaChange
@@ -75,6 +76,7 @@ class Lane:
         self._is_closed = False
         self.is_awake = False
         self._written_ts = Ts(0)
+        self.epoch = SinkEpoch(self)
         self._reports = Reports(name, link)
         self._durable: Checkpoints | None = None  # what is not yet let go of
         self._queue = BarrierQueue()
@@ -139,6 +141,7 @@ class Lane:
             target_ts=orders.target_ts,
             is_stopping=orders.is_stopping,
         )
+        self.epoch.obey(orders)
         self._durable = self._reports.saved(orders.saved.get(self.name, 0)) or self._durable
         self._release()
         if orders.is_over:
@@ -272,24 +275,17 @@ class Lane:
                 case Offer(_):
                     self.pacer.ready()
             break
-        if self.is_awake and self.progress.at != self._reports.last:
+        if self.is_awake and self._reports.is_news(self.progress.at, self.epoch.obeyed):
             self._has_moved.set()
             self._report()
         # A DDL or a sync point that waits for the owner, or for other tables, ends without more input.
-        self.intake.allow(self.progress.reach, is_busy=self._is_held_by_the_owner)
+        self.intake.allow(self.progress.reach, is_busy=self.progress.waits_for_owner)
         self.changed.set()
-
-    @property
-    def _is_held_by_the_owner(self) -> bool:
-        first, sync_ts = self.progress.barriers.first, self.progress.sync_ts
-        if first is not None and first.ts <= self.progress.schema_ts and is_at(self.progress.at, first):
-            return True
-        return sync_ts is not None and self.progress.at.lowest_ts >= sync_ts
 
     def _report(self, **what: Any) -> int:
         """Returns its number."""
         ids = frozenset() if self.assignment.is_rest else frozenset(self.intake.physical_ids)
-        return self._reports.make(self.assignment, self.progress.at, ids, **what)
+        return self._reports.make(self.assignment, self.progress.at, ids, self.epoch.obeyed, **what)
 
     async def durable(self, **what: Any) -> None:
         """Report, and wait until it has been saved."""

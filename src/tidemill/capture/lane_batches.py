@@ -63,6 +63,9 @@ class LaneBatches:
         deadline = self._lane.clock.monotonic() + wait_seconds
         while True:
             self._lane.changed.clear()
+            if not self._lane.epoch.is_current and self._lane.progress.in_flight is None:
+                await self._take_on_epoch()
+                continue
             now = self._lane.clock.monotonic()
             due = self._lane.pacer.started_at + self._lane.admission.flush_interval_seconds
             match decide(self._lane.progress, self._lane.intake.has_changes):
@@ -84,6 +87,12 @@ class LaneBatches:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, min(deadline, due) - now)):  # wait_for may swallow a cancellation
                     await self._lane.changed.wait()
+
+    async def _take_on_epoch(self) -> None:
+        """Where tables come or go meanwhile, behind that: both recover the writer."""
+        async with self._ending:
+            if self._lane.progress.in_flight is None:
+                await self._lane.epoch.take_on()
 
     def _next(self, limit_ts: Ts) -> Extent:
         """What the next batch takes: about as much as it may, and as much again of tables that are catching up."""

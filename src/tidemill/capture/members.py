@@ -5,14 +5,14 @@ as a whole. Tables that one has given up and no other has accepted are *adrift*.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tidemill.capture.lane_tables import holder_at, table_at
 from tidemill.capture.link import Tell
 from tidemill.control.ownership import Ownership, accepted, given_up, left, reported
 from tidemill.errors import InvariantError
 from tidemill.flow.schema import SchemaStore
-from tidemill.model.orders import EVERYTHING, Assignment, Handover, Orders, Report
+from tidemill.model.orders import EVERYTHING, Assignment, Handover, Obeyed, Orders, Report
 from tidemill.model.progress import Checkpoints
 from tidemill.model.schedule import Takeover
 from tidemill.model.ts import MAX_TS, Ts
@@ -31,6 +31,7 @@ class Member:
     saved: int = 0  # of its last report that is durable
     is_gone: bool = False  # and nobody has taken its place yet; nothing that it still does counts
     is_leaving: bool = False  # it has no tables any more
+    obeyed: Obeyed = field(default_factory=Obeyed)
 
 
 class Members:
@@ -80,6 +81,7 @@ class Members:
             for table in changed or report.assignment.tables:  # a new one has them from the start
                 self._adrift.pop(table, None)
         member.number, member.assignment, member.ids = report.number, report.assignment, report.ids
+        member.obeyed = report.obeyed
         name, at = report.processor, report.at
         if report.gone is not None:
             return given_up(owned, name, at, report.gone)

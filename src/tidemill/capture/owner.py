@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from tidemill.capture.beside import Beside
 from tidemill.capture.link import Tell
+from tidemill.capture.meeting import Meeting
 from tidemill.capture.members import NOBODY, Members
 from tidemill.capture.metadata import ChangefeedState, StateWriter
 from tidemill.capture.publishing import Publishing
@@ -28,10 +29,8 @@ from tidemill.control.barriers import BarrierQueue, Pending
 from tidemill.control.ownership import (
     Ownership,
     can_run_ddl,
-    can_sync,
     ddl_done,
     learned,
-    sync_done,
 )
 from tidemill.errors import SinkError
 from tidemill.flow.filter import ColumnSelector, DdlFilter, LeftOut, TableFilter
@@ -79,9 +78,10 @@ class ChangefeedOwner:
         self._queue = BarrierQueue()
         self._reports: deque[Report] = deque()  # with something for the sink, not taken by it yet
         self._wakes = asyncio.Event()
-        self._taking = asyncio.Lock()  # from what the sink takes to the state that tells of it; no reader hears of it
-        self.beside = Beside(sink, clock, self._tell)
-        self._publishing = Publishing(sink, states, self.beside, self._taking, self._may_publish)
+        self.taking = asyncio.Lock()  # from what the sink takes to the state that tells of it; no reader hears of it
+        self.beside = Beside(sink, clock, self.tell)
+        self.meeting = Meeting(self, sink, states)
+        self.publishing = Publishing(sink, states, self.beside, self.taking, self._may_publish)
         self._is_closing = False
         self._is_idle_move_unsaved = False
         self._idle_saved_at = clock.monotonic()
@@ -101,22 +101,24 @@ class ChangefeedOwner:
     def orders(self) -> Orders:
         now = self.owned
         is_over = self.beside.failure is not None
-        return Orders(now.ddl_ts, now.sync_ts, now.target_ts, now.is_stopping, is_over, self.members.saved)
+        return Orders(
+            now.ddl_ts, now.sync_ts, now.target_ts, now.is_stopping, is_over, self.members.saved, self.meeting.epoch
+        )
 
     @property
     def is_done(self) -> bool:
         """Everything up to the target is durable, and readers of the sink have been told."""
         now, saved = self.owned, self._states.saved
-        is_idle = not (now.is_ddl_running or now.is_syncing or self._reports or self._publishing.is_under_way)
+        is_idle = not (now.is_ddl_running or now.is_syncing or self._reports or self.publishing.is_under_way)
         is_saved = saved is not None and saved.checkpoint_ts >= now.checkpoint_ts
-        return now.is_finished and is_idle and is_saved and self._publishing.told_ts >= now.checkpoint_ts
+        return now.is_finished and is_idle and is_saved and self.publishing.told_ts >= now.checkpoint_ts
 
     def start(self) -> None:
         """On the loop, once the first processors are there."""
         self._feed.listen(self._learn)
         self.beside.begin(self._save_states)
-        self._publishing.begin()  # an earlier run may not have come to it, and there may be nothing more to save
-        self._turn()
+        self.publishing.begin()  # an earlier run may not have come to it, and there may be nothing more to save
+        self.turn()
 
     def resume(self, state: ChangefeedState) -> None:
         """Another state of the same checkpoint, before it is started: that of a copy that is complete."""
@@ -134,20 +136,22 @@ class ChangefeedOwner:
 
     def report(self, report: Report) -> None:
         """A processor's, in the order in which it made them. Of one that was dismissed, nothing counts."""
+        self.meeting.expect(report)
         owned = self.members.hear(self.owned, report)
         if owned is None:
             return
         self.owned = owned
+        self.meeting.heard()
         is_move = report.gone is not None or report.came is not None or report.is_last
         if report.committed is not None or is_move:
             self._reports.append(report)
             self._wakes.set()
         else:
             self._is_idle_move_unsaved = True
-        self._turn()
+        self.turn()
 
     async def sink_state(self) -> Mapping[str, Any] | None:
-        async with self._taking:
+        async with self.taking:
             saved = self._states.saved
             return saved.sink_state if saved is not None else None
 
@@ -157,7 +161,7 @@ class ChangefeedOwner:
         does not move."""
         known = [name for name in names if name in self.owned.at]  # others have just left
         self.members.mute(known)
-        async with self._taking:  # what has been taken of them is being saved; of the rest nothing counts
+        async with self.taking:  # what has been taken of them is being saved; of the rest nothing counts
             self._reports = deque(report for report in self._reports if report.processor not in known)
             saved = (self._states.saved or self.state).at
             self.owned = self.members.dismissed(
@@ -177,26 +181,26 @@ class ChangefeedOwner:
     def stop(self) -> None:
         """Begin nothing new."""
         self.owned = replace(self.owned, is_stopping=True)
-        self._tell()
+        self.tell()
 
     def end_at(self, ts: Ts) -> None:
         """From now on go no further than this."""
         target = self.owned.target_ts
         self.owned = replace(self.owned, target_ts=ts if target is None else Ts(min(ts, target)))
-        self._tell()
+        self.tell()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         orders = self.orders
         for member in self.members:
             member.tell(orders)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
         if can_run_ddl(self.owned):
             self.owned = replace(self.owned, is_ddl_running=True)
             self.beside.begin(self._run_ddls)
-        elif can_sync(self.owned):
+        elif self.meeting.is_complete:
             self.owned = replace(self.owned, is_syncing=True)
-            self.beside.begin(self._sync)
+            self.beside.begin(self.meeting.hold)
         is_due = self._clock.monotonic() - self._idle_saved_at >= _IDLE_SAVE_SECONDS
         if self._is_idle_move_unsaved and (is_due or self.owned.is_finished):
             self._wakes.set()
@@ -212,18 +216,7 @@ class ChangefeedOwner:
         self.owned = learned(self.owned, resolved_ts, self._queue.barriers)
         if new or self.owned.ddl_ts != before:
             self._is_idle_move_unsaved = True
-        self._turn()
-
-    async def _sync(self) -> None:
-        """Everything is at this very ts, and the sink is to hear of it."""
-        async with self._taking:
-            await self._save_what_came()
-            at_ts = self.owned.base_ts
-            sink_state = await self.beside.in_sink(self._sink.sync, at_ts)
-            self.owned = sync_done(self.owned, self._sink.next_barrier(at_ts))
-            await self._save(sink_state)
-        self._tell()
-        self._turn()
+        self.turn()
 
     async def _run_ddls(self) -> None:
         """The first that waits, and those behind it that may run by then."""
@@ -234,15 +227,15 @@ class ChangefeedOwner:
             self.owned = replace(ddl_done(self.owned, self._queue.barriers), is_ddl_running=True)  # until the last
             self._is_idle_move_unsaved = True
         self.owned = replace(self.owned, is_ddl_running=False)
-        self._tell()
-        self._publishing.begin()
-        self._turn()
+        self.tell()
+        self.publishing.begin()
+        self.turn()
 
     async def _is_first_due(self) -> bool:
         """Whether a DDL may run now: the rows before it have not only been reported, they are saved as well. After a
         crash they would come again, behind the DDL."""
-        async with self._taking:
-            await self._save_what_came()
+        async with self.taking:
+            await self.save_what_came()
         self.owned = replace(self.owned, is_ddl_running=False)
         if self.beside.failure is not None or not can_run_ddl(self.owned):
             return False
@@ -257,10 +250,10 @@ class ChangefeedOwner:
             log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
             sent = _as_it_goes_out(event, self._selector)
             if event.gives_key:  # it may bring rows, which count like a batch's
-                async with self._taking:
+                async with self.taking:
                     sink_state = await self.beside.in_sink(self._sink.ddl, sent)
                     if sink_state is not None:  # writers of the table go by what is published
-                        await self._save(sink_state)
+                        await self.save(sink_state)
                         await self.beside.in_sink(self._sink.publish, self._states.checkpoint_ts)
             else:
                 await self.beside.in_sink(self._sink.ddl, sent)
@@ -273,17 +266,17 @@ class ChangefeedOwner:
         while not self._is_closing:
             await self._wakes.wait()
             self._wakes.clear()
-            async with self._taking:
-                await self._save()
+            async with self.taking:
+                await self.save()
 
-    async def _save_what_came(self) -> None:
-        """With ``_taking`` held: what was being saved is saved by now."""
+    async def save_what_came(self) -> None:
+        """With ``taking`` held: what was being saved is saved by now."""
         if self._reports:
-            await self._save()
+            await self.save()
 
-    async def _save(self, sink_state: dict[str, Any] | None = None) -> None:
+    async def save(self, sink_state: dict[str, Any] | None = None) -> None:
         """All that is known by now, with what the sink has to take of it. Durable when this returns, and the processors
-        have been told. With ``_taking`` held."""
+        have been told. With ``taking`` held."""
         rows = self.state.rows
         while self._reports:
             committed = self._reports.popleft().committed
@@ -297,9 +290,9 @@ class ChangefeedOwner:
         self.members.note_saved(numbers)
         # What waits for a DDL to become somebody's table may be below all that is saved.
         self._feed.forget(min(self.state.schema_ts, self.owned.lowest_ts))
-        self._tell()
+        self.tell()
         self.members.forget_those_that_left()
-        self._publishing.begin()
+        self.publishing.begin()
 
     def _current(self, sink_state: dict[str, Any] | None) -> ChangefeedState:
         now, at = self.owned, self.members.whereabouts(self.owned)
@@ -317,20 +310,22 @@ class ChangefeedOwner:
     def _may_publish(self) -> bool:
         """Not behind a DDL, which may take an hour: what is committed meanwhile would wait for it. Nor where something
         was taken and not saved: readers would hear of it."""
-        return not (self._is_closing or self.owned.is_ddl_running or self.beside.failure is not None)
+        is_held = self.owned.is_ddl_running or (self.meeting.is_cutting and self.owned.is_syncing)
+        return not (self._is_closing or is_held or self.beside.failure is not None)
 
     # How it ends.
 
     async def close(self) -> None:
         """Write down how far it came, tell readers, and let go of the sink. Call when the processors are closed."""
         self._is_closing = self.beside.is_closing = True
+        self.meeting.close()
         self._feed.leave(self._learn)
         is_well = self.beside.failure is None and self.beside.trouble is None and not self.owned.is_ddl_running
         if is_well and NOBODY not in self.members:
             with suppress(SinkError, TimeoutError):
-                async with asyncio.timeout(_CLOSING_SECONDS), self._taking:
+                async with asyncio.timeout(_CLOSING_SECONDS), self.taking:
                     if self._is_idle_move_unsaved or self._reports:
-                        await self._save()
+                        await self.save()
                     await self.beside.in_sink(self._sink.publish, self._states.checkpoint_ts)
         await self.beside.close()
 

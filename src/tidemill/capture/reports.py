@@ -6,7 +6,7 @@ from typing import Any
 
 from tidemill.capture.link import OwnerLink
 from tidemill.errors import SupersededError
-from tidemill.model.orders import Assignment, Report
+from tidemill.model.orders import Assignment, Obeyed, Report
 from tidemill.model.progress import Checkpoints
 
 
@@ -20,13 +20,19 @@ class Reports:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._is_over = False
         self.last: Checkpoints | None = None
+        self.last_obeyed = Obeyed()
 
-    def make(self, assignment: Assignment, at: Checkpoints, ids: frozenset[int], **what: Any) -> int:
+    def make(self, assignment: Assignment, at: Checkpoints, ids: frozenset[int], obeyed: Obeyed, **what: Any) -> int:
         """Tell the owner; returns the report's number. ``what`` else it says: see ``Report``."""
-        self._made, self.last = self._made + 1, at
+        self._made, self.last, self.last_obeyed = self._made + 1, at, obeyed
         self._pending.append((self._made, at))
-        self._link.report(Report(self._lane, self._made, assignment, at, ids, **what))
+        self._link.report(Report(self._lane, self._made, assignment, at, ids, obeyed=obeyed, **what))
         return self._made
+
+    def is_news(self, at: Checkpoints, obeyed: Obeyed) -> bool:
+        """Whether the owner has not been told."""
+        last = self.last_obeyed
+        return at != self.last or (obeyed.sync_ts, obeyed.epoch) != (last.sync_ts, last.epoch)
 
     async def durable(self, number: int) -> None:
         """Wait until the owner has saved it. Raises SupersededError where it saves nothing any more."""

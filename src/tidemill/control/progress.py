@@ -67,6 +67,14 @@ class Progress:
             return False
         return self.barriers.first is None or self.barriers.first.ts > self.target_ts
 
+    @property
+    def waits_for_owner(self) -> bool:
+        """Whether the tables are where a DDL or a sync point is the next thing, which is not theirs to do."""
+        first = self.barriers.first
+        if first is not None and first.ts <= self.schema_ts and is_at(self.at, first):
+            return True
+        return self.sync_ts is not None and self.at.lowest_ts >= self.sync_ts
+
     def extent(self, to_ts: Ts, catch_up_ts: Ts = MAX_TS) -> Extent:
         """What a batch has that takes everything up to ``to_ts``, as far as no barrier is in the way; of what is behind
         only up to ``catch_up_ts``."""

@@ -42,7 +42,8 @@ EVERYTHING = Assignment(is_rest=True)
 @dataclass(frozen=True, slots=True)
 class Orders:
     """``ddl_ts``: every DDL up to here has run downstream. Nothing may pass ``sync_ts`` or ``target_ts``.
-    ``saved``: of each processor, the number of its last report that is durable."""
+    ``saved``: of each processor, the number of its last report that is durable. ``epoch``: of the sink; writers take it
+    on before they write again."""
 
     ddl_ts: Ts
     sync_ts: Ts | None = None
@@ -50,6 +51,17 @@ class Orders:
     is_stopping: bool = False  # begin no further batch
     is_over: bool = False  # nothing is saved any more: what is not durable yet comes again, with another owner
     saved: Mapping[str, int] = field(default_factory=dict)
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Obeyed:
+    """What a processor goes by when it reports. Above ``sync_ts`` it begins nothing; its writer is in the sink's
+    ``epoch``; up to ``written_ts`` changes of its tables may have been written, by whomever."""
+
+    sync_ts: Ts | None = None
+    epoch: int = 0
+    written_ts: Ts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,7 @@ class Report:
     gone: Mapping[int, Ts] | None = None
     came: frozenset[int] | None = None
     is_last: bool = False
+    obeyed: Obeyed = Obeyed()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from enum import Enum
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from tidemill.errors import InvariantError
 from tidemill.flow.pipeline import Target
@@ -149,6 +149,27 @@ class OwnerSink(Protocol):
 
     def close(self) -> None:
         """Let go of connections, from any thread."""
+
+
+@runtime_checkable
+class PartitionedOwner(OwnerSink, Protocol):
+    """Of a downstream whose rows are spread over partitions, which can become more or fewer: exactly at some ts, behind
+    all rows up to it, and before all others.
+
+    ``prepare`` says what is wanted. The next ``sync`` begins an *epoch*, in the state that it returns. When that is
+    saved, every writer is to ``recover`` with it before it writes again; and ``publish`` tells readers, before any row
+    of the new epoch is written. Where that was saved and readers were not told, ``begin`` tells them."""
+
+    @property
+    def epoch(self) -> int:
+        """How often it has changed."""
+
+    @property
+    def partitions(self) -> int | None:
+        """Over which rows are spread now; None: it differs from place to place, or is not known."""
+
+    def prepare(self, partitions: int) -> None:
+        """Make room for so many. Raises UsageError where that cannot be, SinkError where the downstream refuses it."""
 
 
 class SinkWriter(Protocol):

@@ -97,15 +97,19 @@ class Sending:
         return sink_error(self._options, f"send messages to topic {topic!r}" if topic else "send messages", found)
 
 
+_Place = tuple[KafkaOptions, int, int, int]
+
+
 class _Pool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[tuple[tuple[KafkaOptions, int, int], Sending]] = []  # those used last at the end
+        self._idle: list[tuple[_Place, Sending]] = []  # those used last at the end
 
     @contextmanager
-    def sending(self, options: KafkaOptions, most_bytes: int) -> Iterator[Sending]:
-        """A producer of this process; dropped where anything goes wrong."""
-        place = options, most_bytes, os.getpid()
+    def sending(self, options: KafkaOptions, most_bytes: int, epoch: int = 0) -> Iterator[Sending]:
+        """A producer of this process; dropped where anything goes wrong. One that was there before the number of
+        partitions changed does not know of new ones, so each ``epoch`` has its own."""
+        place = options, most_bytes, os.getpid(), epoch
         sending = self._take(place) or Sending(options, most_bytes)
         try:
             yield sending
@@ -116,7 +120,7 @@ class _Pool:
             self._idle.append((place, sending))
             del self._idle[:-_KEPT]
 
-    def _take(self, place: tuple[KafkaOptions, int, int]) -> Sending | None:
+    def _take(self, place: _Place) -> Sending | None:
         with self._lock:
             for at, (known, sending) in enumerate(self._idle):
                 if known == place:

@@ -5,22 +5,24 @@
 
 There is nothing to take back: a batch that comes again is sent again, as copies. The state holds which topics are in
 use, each with the number of partitions that rows are spread over: a topic may grow, and the rows of a table must stay
-where they are all the same.
+where they are all the same, until the owner is told to spread them over another number. That is a new *epoch* of the
+dispatch: all rows up to a cut, saved; then an admin event into every partition; then the rows behind it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.errors import InvariantError, SinkError
+from tidemill.errors import InvariantError, SinkError, UsageError
 from tidemill.flow.dispatcher.partition import Kind
 from tidemill.flow.encoder import Message
-from tidemill.flow.encoder.port import BootstrapProtocol
+from tidemill.flow.encoder.port import AdminProtocol, BootstrapProtocol
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.event import AdminSeen
 from tidemill.model.progress import Checkpoints, Window
 from tidemill.model.receipt import Receipt
 from tidemill.model.table import TableInfo
@@ -39,6 +41,20 @@ _MOST_NAMED = 10
 log = get_logger("kafka")
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The last one of the number of partitions."""
+
+    partitions: int
+    cut_ts: Ts  # all rows up to here were dispatched before
+    former: dict[str, int]  # how many partitions of each topic were in use
+    is_told: bool = False  # to readers, as far as is known
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any] | None) -> "_Change | None":
+        return cls(**document) if document else None
+
+
 class KafkaOwner(NoSyncPoints):
     """The owner's half: DDLs and resolved-ts, into every partition."""
 
@@ -49,6 +65,8 @@ class KafkaOwner(NoSyncPoints):
         self._known = _Known(options, state)
         self._cluster = str((state or {}).get("kafka_cluster", ""))
         self._refilled = (state or {}).get("refilled")  # the last DDL that brought rows: its ts and number
+        self._wanted: int | None = None  # partitions, from the next sync on
+        self._change = _Change.read((state or {}).get("change"))
         self._term: Generation | None = None
         self._told_ts = Ts(0)
 
@@ -65,6 +83,7 @@ class KafkaOwner(NoSyncPoints):
         check(self._options.protocol)
         self._known.topic(self._options.topic)
         self._term = NEWEST.begin((self._options.changefeed, self._options.cluster_id, OWNER))
+        self._announce()
 
     def know(self, tables: Iterable[TableInfo]) -> None:
         """Their topics hear of the resolved-ts from the start, rows or not."""
@@ -114,9 +133,57 @@ class KafkaOwner(NoSyncPoints):
         self._known.learn(commit)
         return self._state()
 
+    @property
+    def epoch(self) -> int:
+        return self._known.epoch
+
+    @property
+    def partitions(self) -> int | None:
+        found = {*self._known.counts.values()}
+        return found.pop() if len(found) == 1 else None
+
+    def prepare(self, partitions: int) -> None:
+        """Topics are grown before anything is cut: what Kafka refuses changes nothing."""
+        self._check()
+        if not isinstance(self._options.protocol, AdminProtocol):
+            raise UsageError(
+                f"protocol {self._options.protocol.name} cannot tell readers that the number of partitions changes. "
+                "Only open-protocol can; begin a new changefeed, into another topic."
+            )
+        if partitions < 1:
+            raise UsageError(f"a topic cannot have {partitions} partitions. Choose 1 or more.")
+        self._grow(partitions)
+        self._wanted = partitions
+
+    def sync(self, checkpoint_ts: Ts) -> dict[str, Any]:
+        self._check()
+        if self._wanted is not None:
+            self._grow(self._wanted)  # topics that have come since
+            self._change = self._known.spread(self._wanted, checkpoint_ts)
+            self._wanted = None
+        return self._state()
+
+    def _grow(self, partitions: int) -> None:
+        for name in sorted({self._options.topic, *self._known.counts}):
+            self._known.topics.grow(name, partitions)
+
+    def _announce(self) -> None:
+        """Tell every partition that is or was in use of the last change. It has been saved; no row that was dispatched
+        by it has been sent."""
+        change, protocol = self._change, self._options.protocol
+        if change is None or change.is_told or not isinstance(protocol, AdminProtocol):
+            return
+        self._known.forget()
+        message = protocol.admin(AdminSeen(change.partitions, self.epoch, change.cut_ts))
+        counts = {name: max(former, change.partitions) for name, former in change.former.items()}
+        self._send(message, counts, counts)
+        self._change = replace(change, is_told=True)
+        log.info("readers were told of partitions", partitions=change.partitions, epoch=self.epoch, at=change.cut_ts)
+
     def publish(self, checkpoint_ts: Ts) -> None:
         """All up to it has been confirmed. Told once, to every partition that rows go to."""
         self._check()
+        self._announce()
         if checkpoint_ts <= self._told_ts:
             return
         message = self._options.protocol.resolved(checkpoint_ts, _now_ms())
@@ -140,12 +207,14 @@ class KafkaOwner(NoSyncPoints):
             return self._rules.topic(event.pre_schema, event.pre_table)
         return self._rules.topic(event.schema, event.table)
 
-    def _send(self, message: Message, names: Collection[str]) -> None:
+    def _send(self, message: Message, names: Collection[str], counts: Mapping[str, int] | None = None) -> None:
+        """``counts``: of partitions, where these are not those that rows go to."""
         topics = [self._known.topic(name) for name in names]
         parts = {"value": message.value} | ({"key": message.key} if message.key is not None else {})
-        with POOL.sending(self._options, min(topic.most_bytes for topic in topics)) as sending:
+        most_bytes, epoch = min(topic.most_bytes for topic in topics), self._known.epoch
+        with POOL.sending(self._options, most_bytes, epoch) as sending:
             if message.partition is None:
-                send_everywhere(sending, {topic.name: topic.partitions for topic in topics}, parts)
+                send_everywhere(sending, counts or {topic.name: topic.partitions for topic in topics}, parts)
             else:
                 for topic in topics:
                     sending.send(topic.name, message.partition, [dict(parts)])
@@ -158,11 +227,14 @@ class KafkaOwner(NoSyncPoints):
         return self._term
 
     def _state(self) -> dict[str, Any]:
-        more = {"refilled": self._refilled} if self._refilled else {}
+        more: dict[str, Any] = {"refilled": self._refilled} if self._refilled else {}
+        if self._change is not None:
+            more["change"] = asdict(self._change)
         return {
             "format": _STATE_FORMAT,
             "kafka_cluster": self._cluster,
-            "epoch": 0,
+            "epoch": self._known.epoch,
+            "partitions": self._known.partitions,
             "topics": dict(sorted(self._known.counts.items())),
             **more,
         }
@@ -217,19 +289,37 @@ class _Known:
     def __init__(self, options: KafkaOptions, state: Mapping[str, Any] | None) -> None:
         self._options, self._rules = options, options.rules
         self.topics = Topics(options)
+        self.epoch = 0  # of the last change of the number of partitions
+        self.partitions: int | None = None  # since then
         self.counts: dict[str, int] = {}  # of partitions that rows are spread over
         self._found: dict[str, Topic] = {}
         self.learn(state or {})
 
     def learn(self, state: Mapping[str, Any]) -> None:
-        """What was said first of a topic holds."""
+        """What was said first of a topic holds, until the number of partitions changes."""
         if state and state.get("format") != _STATE_FORMAT:
             raise SinkError(
                 f"the state of the Kafka sink has format {state.get('format')!r}; this version reads {_STATE_FORMAT}. "
                 "Go on with the version of Tidemill that wrote it."
             )
+        epoch = int(state.get("epoch", 0))
+        if epoch > self.epoch:
+            self._begin(epoch, int(state["partitions"]))
+            self.counts.clear()
         for name, count in state.get("topics", {}).items():
             self.counts.setdefault(str(name), int(count))
+
+    def spread(self, partitions: int, cut_ts: Ts) -> "_Change":
+        """Rows above the ts go to so many partitions, in whatever topic."""
+        former = dict(self.counts)
+        self._begin(self.epoch + 1, partitions)
+        self.counts = dict.fromkeys(former, partitions)
+        return _Change(partitions, cut_ts, former)
+
+    def _begin(self, epoch: int, partitions: int) -> None:
+        self.epoch, self.partitions = epoch, partitions
+        self.topics.epoch, self.topics.partition_num = epoch, partitions
+        self.forget()
 
     def forget(self) -> None:
         """Look at all of them anew."""

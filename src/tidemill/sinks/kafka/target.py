@@ -46,7 +46,7 @@ class KafkaTarget:
         protocol = in_topic(self.options.protocol, topic)
         encoder = encoder_of(protocol, built_ms)
         count = size = 0
-        with POOL.sending(self.options, topic.most_bytes) as sending:
+        with POOL.sending(self.options, topic.most_bytes, topic.epoch) as sending:
             for batch in _pieces(rows):
                 if BOOTSTRAPPING.due(protocol, topic, batch.table, len(batch)):
                     self._bootstrap(sending, protocol, batch.table, built_ms)

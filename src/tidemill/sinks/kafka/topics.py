@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkError, SinkUnavailableError
@@ -26,6 +26,7 @@ class Topic:
     name: str
     partitions: int  # that are used
     most_bytes: int  # of a message
+    epoch: int = 0  # of the dispatch: clients that were there before know of fewer partitions
 
 
 class Topics:
@@ -33,6 +34,8 @@ class Topics:
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
+        self.partition_num = options.partition_num  # of topics that are made from here on
+        self.epoch = 0
         self._troubles: list[Any] = []  # what the client says beside its answers; the last ones count
         try:
             self._admin = AdminClient(settings(options) | {"error_cb": self._troubles.append})
@@ -54,10 +57,37 @@ class Topics:
                     "Restore it, or begin a new changefeed, with another --data-dir."
                 )
             real = self._make(name)
-        return Topic(name, self._used(name, real, known), self._limit(name))
+        if known is not None and self.epoch:  # it has grown, and not every broker has heard of it
+            real = self._seen(name, known)
+        return Topic(name, self._used(name, real, known), self._limit(name), self.epoch)
+
+    def grow(self, name: str, count: int) -> None:
+        """Let the topic have at least so many partitions. It never has fewer again."""
+        real = self._partitions(name)
+        if real is None or real >= count:
+            return  # one that is missing is made in this size, or refused, when it is used
+        options = self._options
+
+        def grow() -> None:
+            timeout = options.dial_timeout_seconds + options.read_timeout_seconds
+            new = NewPartitions(name, count)
+            asked = self._admin.create_partitions([new], operation_timeout=timeout, request_timeout=timeout)
+            asked[name].result(2 * timeout)
+
+        self._ask(f"give topic {name!r} {count} partitions", grow)
+        if self._seen(name, count) < count:
+            raise SinkUnavailableError(f"topic {name!r} was given partitions that are not seen yet. It is tried again.")
+        log.info("topic grown", topic=name, partitions=count)
+
+    def _seen(self, name: str, count: int) -> int:
+        """How many partitions it has; waits a while for so many."""
+        deadline = SYSTEM_CLOCK.monotonic() + _MADE_SECONDS
+        while (real := self._partitions(name) or 0) < count and SYSTEM_CLOCK.monotonic() < deadline:
+            self._admin.poll(_LOOK_SECONDS)
+        return real
 
     def _used(self, name: str, real: int, known: int | None) -> int:
-        wanted = known or self._options.partition_num
+        wanted = known or self.partition_num
         if wanted is None:
             return real
         if wanted > real:
@@ -65,7 +95,7 @@ class Topics:
                 f"topic {name!r} has {real} partitions, where {wanted} are wanted. Add partitions to the topic, or "
                 "lower partition-num in the sink URI of a new changefeed."
             )
-        if wanted < real:
+        if wanted < real and not self.epoch:  # else somebody has asked for it
             log.warning("the topic has more partitions than are used", topic=name, partitions=real, used=wanted)
         return wanted
 
@@ -83,7 +113,7 @@ class Topics:
             raise SinkError(
                 f"topic {name!r} is not there, and auto-create-topic is false. Make it, or allow us to make it."
             )
-        count = options.partition_num or DEFAULT_PARTITIONS
+        count = self.partition_num or DEFAULT_PARTITIONS
 
         def make() -> None:
             timeout = options.dial_timeout_seconds + options.read_timeout_seconds
