@@ -1,10 +1,10 @@
 """What ``consume`` and ``check-topic`` refuse, and how."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.cli.test_run_refusals import Tidemill, tidemill  # noqa: F401  # a fixture
 
 KAFKA = "kafka://127.0.0.1:1/shop?protocol=open-protocol"
 
@@ -25,10 +25,15 @@ KAFKA = "kafka://127.0.0.1:1/shop?protocol=open-protocol"
         (["check-topic", KAFKA + "&partition-nun=3"], 2, "Did you mean 'partition-num'?"),
     ],
 )
-def test_what_is_refused_is_named(tmp_path: Path, words: list[str], code: int, said: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tidemill", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_is_refused_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    tidemill: Tidemill,  # noqa: F811
+    tmp_path: Path,
+    words: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = tidemill(*words)
+    assert (done.code, done.output) == (code, "")
+    assert said in done.errors

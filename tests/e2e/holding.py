@@ -103,10 +103,4 @@ class HoldingPipeline(Pipeline):
 class HeldChangefeed(Changefeed):
     def __init__(self, options: RunOptions, folder: Path, *, by_rename: bool) -> None:
         super().__init__(options)
-        self._holding = (str(folder), by_rename)
-
-    @property
-    def _pipeline(self) -> Pipeline:
-        plain = super()._pipeline
-        folder, by_rename = self._holding
-        return HoldingPipeline(*settings_of(plain), folder, by_rename)
+        self._pipeline: Pipeline = HoldingPipeline(*settings_of(self._pipeline), str(folder), by_rename)

@@ -91,14 +91,10 @@ class AwayPipeline(Pipeline):
 
 class AwayChangefeed(Changefeed):
     def __init__(self, options: RunOptions, path: Path) -> None:
-        self.outage, self._path = Outage(path), path
+        self.outage = Outage(path)
         away = around(lambda owner: AwayOwner(owner, self.outage), lambda writer: AwayWriter(writer, self.outage))
         super().__init__(options, sink=away)
-
-    @property
-    def _pipeline(self) -> Pipeline:
-        plain = super()._pipeline
-        return AwayPipeline(*settings_of(plain), str(self._path))
+        self._pipeline: Pipeline = AwayPipeline(*settings_of(self._pipeline), str(path))
 
 
 def until(feed: Changefeed, holds: Callable[[], bool], what: str) -> None:

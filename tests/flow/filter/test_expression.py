@@ -37,15 +37,18 @@ def test_every_expression_of_the_sample_is_recorded() -> None:
     assert list(RECORDED) == list(dict.fromkeys(EXPRESSIONS))
 
 
-@pytest.mark.parametrize("expression", [e for e, rows in RECORDED.items() if isinstance(rows, list)])
-def test_an_expression_is_what_tidb_says(expression: str) -> None:
-    assert computed(expression) == RECORDED[expression]
+def test_expressions_are_what_tidb_says() -> None:
+    expected = {expression: rows for expression, rows in RECORDED.items() if isinstance(rows, list)}
+    found = {expression: computed(expression) for expression in expected}
+    assert {e: (rows, expected[e]) for e, rows in found.items() if rows != expected[e]} == {}
 
 
-@pytest.mark.parametrize("expression", [e for e, rows in RECORDED.items() if isinstance(rows, str)])
-def test_where_tidb_gives_an_error_so_do_we(expression: str) -> None:
-    with pytest.raises(FilterError, match="cannot be computed for a row of table"):
-        Expression(expression, PLACE).compile(TABLE).mask(IMAGE)
+def test_where_tidb_gives_an_error_so_do_we() -> None:
+    failing = [expression for expression, rows in RECORDED.items() if isinstance(rows, str)]
+    assert failing
+    for expression in failing:
+        with pytest.raises(FilterError, match="cannot be computed for a row of table"):
+            Expression(expression, PLACE).compile(TABLE).mask(IMAGE)
 
 
 @pytest.mark.parametrize(
