@@ -35,6 +35,7 @@ MAY_IMPORT = {
         "verify",
         "spark",
         "capture",
+        "api",
         "consumer",
         "demo",
         "tidebox",

@@ -40,7 +40,7 @@ def serving(cluster: FakeCluster, *, tls: ApiTls | None = None, users: UsersFile
         for number, capture in enumerate(cluster.captures):
             operations = cluster.operations(number)
             forwarder = Forwarder(operations, client_context(tls.security) if tls else None)
-            app = create_app(operations, forwarder=forwarder, users=users, metrics=lambda: b"up 1\n")
+            app = create_app(operations, forwarder=forwarder, users=users)
             server = ApiServer(app, port=0, tls=tls, has_users=users is not None)
             on_loop(server.start())
             servers.append(server)

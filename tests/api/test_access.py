@@ -34,7 +34,7 @@ def basic(user: str, password: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Client:
     path = users_file(tmp_path_factory.mktemp("users"))
-    return client_of(shop(), users=UsersFile(path), metrics=lambda: b"up 1\n")
+    return client_of(shop(), users=UsersFile(path))
 
 
 RIGHT = [basic("ops", PASSWORD), {"Authorization": f"Bearer {TOKEN}"}, {"Authorization": f"bearer {TOKEN}"}]

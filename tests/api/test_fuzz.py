@@ -19,7 +19,7 @@ from tidemill.model.cluster import NewChangefeed
 from tidemill.model.schedule import ChangefeedKey
 from tidemill.testing.operations import FakeCluster
 
-APP = create_app(shop(captures=1).operations(0), metrics=lambda: b"up 1\n")
+APP = create_app(shop(captures=1).operations(0))
 # One for all of many requests.
 CLIENT = httpx.AsyncClient(transport=httpx.ASGITransport(APP), base_url="http://127.0.0.1:8300", verify=False)
 LOOP = asyncio.new_event_loop()

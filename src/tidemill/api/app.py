@@ -1,6 +1,6 @@
 """The application: every path of the API, its errors, and who is let in."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -14,6 +14,7 @@ from tidemill.api.access import Authentication, BoundedBodies, SameSite, UsersFi
 from tidemill.api.bodies import ChangefeedBody, PdConfig, ResumeBody
 from tidemill.api.forwarding import Forwarder
 from tidemill.api.operations import Operations
+from tidemill.api.scraping import Metrics
 from tidemill.errors import TidemillError, UsageError, suggestion
 
 _FIELDS = {*ChangefeedBody.model_fields, *PdConfig.model_fields, *ResumeBody.model_fields}
@@ -25,9 +26,9 @@ def create_app(
     *,
     forwarder: Forwarder | None = None,
     users: UsersFile | None = None,
-    metrics: Callable[[], bytes] | None = None,
+    metrics: Callable[[], Awaitable[bytes]] | None = None,
 ) -> FastAPI:
-    """``metrics`` gives what ``/metrics`` answers, in Prometheus' text format."""
+    """``metrics`` gives what ``/metrics`` answers, in Prometheus' text format; None: what the port can tell."""
     app = FastAPI(
         title="Tidemill",
         summary="The Open API of a capture, as TiCDC has it",
@@ -45,17 +46,17 @@ def create_app(
     forwards = forwarder or Forwarder(operations)
     for router in (*v2.routers(operations, forwards), *v1.routers(operations, forwards)):
         app.include_router(router)
-    if metrics is not None:
-        app.add_api_route("/metrics", _metrics(metrics), response_model=None, summary="Metrics for Prometheus")
+    read = metrics or Metrics(operations).read
+    app.add_api_route("/metrics", _metrics(read), response_model=None, summary="Metrics for Prometheus")
     app.add_middleware(Authentication, users=users)
     app.add_middleware(SameSite)
     app.add_middleware(BoundedBodies)
     return app
 
 
-def _metrics(read: Callable[[], bytes]) -> Callable[[], Response]:
-    def metrics() -> Response:
-        return Response(read(), media_type=_METRICS_TYPE)
+def _metrics(read: Callable[[], Awaitable[bytes]]) -> Callable[[], Awaitable[Response]]:
+    async def metrics() -> Response:
+        return Response(await read(), media_type=_METRICS_TYPE)
 
     return metrics
 

@@ -32,6 +32,7 @@ Json = dict[str, Any]
 _SHOWS_ERROR = (FeedState.WARNING, FeedState.PENDING, FeedState.FAILED)
 _SECRET_CONFIG = ("private-key", "password", "secret", "token", "access-key", "storage-uri", "schema-registry")
 _MASK = "xxxxx"
+_OPEN_API = "v8.5.0"
 
 
 def listed(items: Iterable[Json]) -> Json:
@@ -186,9 +187,14 @@ def tables_of(tables: Iterable[TableId]) -> Json:
     return {"table_ids": list(tables)}
 
 
+def open_api_version(version: str) -> str:
+    """TiCDC's clients refuse captures whose version is below 6.2, so ours stands behind the one whose API this is."""
+    return version if version.startswith("v") else f"{_OPEN_API}-tidemill-{version}"
+
+
 def status(server: ServerStatus) -> Json:
     return {
-        "version": server.version,
+        "version": open_api_version(server.version),
         "git_hash": server.git_hash,
         "id": server.id,
         "cluster_id": server.cluster_id,
