@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_run_refusals import Tidemill, tidemill  # noqa: F401  # a fixture
+from tests.e2e.processes import Command, wait_until
 
 KAFKA = "kafka://127.0.0.1:1/shop?protocol=open-protocol"
 
@@ -14,11 +15,12 @@ KAFKA = "kafka://127.0.0.1:1/shop?protocol=open-protocol"
     [
         (["consume", "shop", "--to", "blackhole://"], 2, "must be a URI such as kafka://"),
         (["consume", "kafka://127.0.0.1:9092/shop", "--to", "blackhole://"], 2, "needs a protocol"),
-        (["consume", KAFKA, "--to", "iceberg:///lake"], 2, "cannot be read into iceberg:// yet"),
-        (["consume", KAFKA.replace("open-protocol", "simple"), "--to", "blackhole://"], 2, "cannot be read back yet"),
+        (["consume", KAFKA, "--to", "iceberg:///lake", "--consistency", "row"], 2, "whole transactions alone"),
+        (["consume", KAFKA, "--to", "iceberg:///lake", "--time-zone", "Asia/Tokyo"], 2, "Write the topic in UTC"),
+        (["consume", KAFKA, "--to", KAFKA], 2, "not read into another one"),
+        (["consume", KAFKA.replace("open-protocol", "debezium"), "--to", "blackhole://"], 2, "enable-tidb-extension"),
         (["consume", KAFKA.replace("open-protocol", "canal-json"), "--to", "blackhole://"], 2, "enable-tidb-extension"),
         (["consume", KAFKA, "--to", "nosuch://x"], 2, "nosuch"),
-        (["consume", KAFKA, "--to", "blackhole://"], 1, "cannot read topic 'shop' (127.0.0.1:1)"),
         (["consume", KAFKA, "--to", "blackhole://", "--partitions", "0"], 2, "--partitions"),
         (["check-topic", "shop"], 2, "must be a URI such as kafka://"),
         (["check-topic", KAFKA], 1, "cannot read topic 'shop' (127.0.0.1:1)"),
@@ -37,3 +39,13 @@ def test_what_is_refused_is_named(
     done = tidemill(*words)
     assert (done.code, done.output) == (code, "")
     assert said in done.errors
+
+
+def test_a_broker_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None:
+    with Command(tmp_path, "consume", KAFKA, is_serving=True, to="blackhole://", data_dir=tmp_path / "c") as waiting:
+        wait_until(
+            lambda: "waiting for Kafka: cannot read topic 'shop' (127.0.0.1:1)" in waiting.errors, "a word of it"
+        )
+        assert waiting.is_running()
+        assert waiting.terminate() == 0
+        assert "Traceback" not in waiting.errors

@@ -210,3 +210,9 @@ def test_a_ddl_has_the_same_number_in_its_ts_after_a_restart_that_does_not_hear_
     after = told(TRANSACTION, (0, second), (1, second), position=before.position).step()
     assert isinstance(after, RunDdl)
     assert (after.due.ddl.query, after.nth) == ("ALTER 2", 1)
+
+
+def test_rows_that_may_meet_hold_all_partitions_together() -> None:
+    alignment = told(ROW, (0, 15), (1, 11))
+    alignment.hold_together()
+    assert alignment.step() == Write({0: 11, 1: 11})

@@ -3,7 +3,9 @@
 import pickle
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -165,3 +167,39 @@ def test_partitions_that_were_written_by_rows_so_far_go_on_by_transactions(tmp_p
     staging.add(1, 0, [seen((120, 3))], Ts(100))
     windows = {0: (Ts(50), Ts(150)), 1: (Ts(100), Ts(150))}
     assert staging.plan(windows, 1, is_whole=True).to == {0: 60}
+
+
+def test_a_batch_is_bounded_in_bytes(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    for n in range(40):
+        staging.add(0, n, [seen(*((10 * n + i, i) for i in range(10)))], Ts(0))
+    of_one = staging.bytes // 40
+    plan = staging.plan(to(1000, 0), 1000, is_whole=True, most_bytes=3 * of_one)
+    assert 10 <= plan.rows <= 40
+    assert staging.plan(to(1000, 0), 1000, is_whole=True, most_bytes=1).rows >= 1
+
+
+@given(st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=6), min_size=1, max_size=12), st.integers(1, 9))
+def test_whatever_is_staged_batches_take_all_of_it_in_order_each_row_once(files: list[list[int]], most: int) -> None:
+    with TemporaryDirectory() as folder:
+        staging = Staging(Path(folder))
+        numbers = count()
+        for n, stamps in enumerate(files):
+            staging.add(n % 2, n, [seen(*((ts, next(numbers)) for ts in stamps))], Ts(0))
+        low, found = 0, []
+        while low < 60:
+            plan = staging.plan(to(60, 0, 1, above=low), most, is_whole=True)
+            found += [(ts, id) for _, ts, id in read(plan.parts)]
+            low = int(plan.to[0])
+        assert [ts for ts, _ in found] == sorted(ts for stamps in files for ts in stamps)
+        assert len(set(found)) == len(found)
+
+
+def test_rows_are_written_as_the_sink_knows_the_table(tmp_path: Path) -> None:
+    form = table_of(column("w", ColumnType.VARCHAR), column("V", ColumnType.LONGLONG), *T.columns[:1], name="t")
+    staging = Staging(tmp_path)
+    staging.add(0, 0, [seen((10, 1), v=5)], Ts(0))
+    (part,) = staging.plan(to(20, 0), 10, is_whole=True).parts
+    (rows,) = replace(part, form=form).read()
+    assert rows.new.to_pylist() == [{"w": None, "V": 5, "id": 1}]
+    assert (part.first_ts, rows.table) == (10, form)

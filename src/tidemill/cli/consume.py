@@ -49,7 +49,12 @@ def consume(
         ),
     ],
     to: Annotated[
-        str, typer.Option("--to", help="Where to write: mysql://user@host:3306/, blackhole://. @FILE reads it.")
+        str,
+        typer.Option(
+            "--to",
+            help="Where to write: mysql://user@host:3306/, file:///folder?protocol=canal-json, iceberg:///folder, or "
+            "any other sink but kafka://. @FILE reads it.",
+        ),
     ],
     consistency: Annotated[
         Mode,
@@ -102,7 +107,7 @@ def consume(
     )
     waiting, end_ts = ReadyFile(ready_file), parse_ts(target_ts, "--target-ts")
     began, stop = SYSTEM_CLOCK.monotonic(), stopping.current()
-    feed = Consume(options)
+    feed = Consume(options, lambda text: Console(stderr=True).print(text, highlight=False, soft_wrap=True))
     with stop.graceful(), stop.on_abandon(_end_spark):
         finished = _run(feed, stop, end_ts, lambda: waiting.write({"pid": os.getpid(), "data_dir": str(data_dir)}))
     _summary(feed.last, finished, SYSTEM_CLOCK.monotonic() - began, output)

@@ -6,7 +6,10 @@ for F. The highest of them is the partition's *frontier*. Above what has been wr
     transactions   of all partitions up to the lowest frontier: whole transactions, wherever their rows are
     rows           of each partition up to its own
 
-but for a DDL: rows up to it first, of all partitions; then the DDL, once; then the rest. An Admin event changes the
+Rows of a table with several unique keys may meet across partitions: a late one could take the place of another that
+holds the same value by now. Where there are such tables, partitions go together also by rows.
+
+All stop at a DDL: rows up to it first, of all partitions; then the DDL, once; then the rest. An Admin event changes the
 number of partitions in use: rows up to its ts first, of all that were; then those that are. In between a row moves from
 one partition to another, so no partition passes its ts before. One that was added later cannot have seen the earlier
 ones: it has seen an epoch where the first that it has seen is that or a later one.
@@ -112,7 +115,7 @@ class Alignment:
         self, partitions: Iterable[int], position: Position, consistency: Consistency, *, ddls_in_first_only: bool
     ) -> None:
         """``ddls_in_first_only``: the protocol tells of DDLs in partition 0 alone."""
-        self._consistency = consistency
+        self._is_together = consistency is Consistency.TRANSACTION
         self._ddls_in_first_only = ddls_in_first_only
         start_ts = position.lowest_ts
         self.position = replace(position, applied={p: position.applied.get(p, start_ts) for p in partitions})
@@ -144,6 +147,10 @@ class Alignment:
     @property
     def pending(self) -> tuple[Due, ...]:
         return tuple(self._pending)
+
+    def hold_together(self) -> None:
+        """From here on all partitions are written up to the same ts, also by rows: some may meet across partitions."""
+        self._is_together = True
 
     # What the partitions say.
 
@@ -200,7 +207,7 @@ class Alignment:
         if self._admins:
             stop_ts = min(stop_ts, self._admins[min(self._admins)][1])
         limits = {p: min(self.frontier_ts(p), stop_ts) for p in self.position.applied}
-        if self._consistency is Consistency.TRANSACTION:
+        if self._is_together:
             limits = dict.fromkeys(limits, min(limits.values(), default=NEVER))
         elif self._ddls_in_first_only and 0 in limits:  # another cannot know what is behind a DDL
             limits = {p: min(ts, self._frontier[0]) for p, ts in limits.items()}

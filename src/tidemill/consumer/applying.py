@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from zoneinfo import ZoneInfo
 
 from tidemill.config.sink_uri import loopbacks, place_of
-from tidemill.consumer.alignment import Consistency, Due
-from tidemill.consumer.ddl import event_of
+from tidemill.consumer.alignment import Consistency
 from tidemill.consumer.staging import Plan
 from tidemill.errors import EngineError, SinkError, StoppedError, UsageError
 from tidemill.flow.decoder import TableDecoder
 from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.log import get_logger
+from tidemill.model.ddl import DdlEvent
 from tidemill.model.progress import Checkpoints
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import MAX_TS, Ts
@@ -119,9 +119,8 @@ class Applying:
         """This has been saved: a batch that is lost from here on is begun again from there."""
         self._saved = at_ts, state
 
-    def ddl(self, due: Due, nth: int) -> dict[str, Any] | None:
-        """``nth`` of its ts. Returns the sink's state, where it has changed."""
-        event = event_of(due.ddl, nth)
+    def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
+        """Returns the sink's state, where it has changed."""
         log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
         return self._patiently(lambda: self._owner.ddl(event))
 
@@ -131,14 +130,15 @@ class Applying:
 
     def _units(self, plan: Plan, from_ts: Ts) -> list[Unit]:
         """In the generation of the moment."""
-        tables = [part.table for part in plan.parts]
+        tables = [part.written_as for part in plan.parts]
         if self._consistency is Consistency.TRANSACTION and self._options.traits.joins_transactions:
             target = cast("JointWriter", self._writer).joint_target(tables)
             return [Unit(_decoder(tables[0]), None, target, plan.parts)]
         window = from_ts, Ts(max(plan.to.values()))
         targets = [self._writer.target(table, table.id, window) for table in tables]
         return [
-            Unit(_decoder(part.table), None, target, (part,)) for part, target in zip(plan.parts, targets, strict=True)
+            Unit(_decoder(part.written_as), None, target, (part,))
+            for part, target in zip(plan.parts, targets, strict=True)
         ]
 
     def _recover(self) -> None:

@@ -9,12 +9,12 @@ what comes twice is written once.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.config.sink_uri import place_of
@@ -22,25 +22,27 @@ from tidemill.consumer.alignment import (
     NEVER,
     Alignment,
     Consistency,
-    DdlNumbers,
     Due,
-    Position,
     Repartition,
     RunDdl,
     Write,
 )
 from tidemill.consumer.applying import Applying
-from tidemill.consumer.listening import BEGINNING, Heard, Listening
-from tidemill.consumer.staging import Plan, Staging, cut
+from tidemill.consumer.catalog import Catalog
+from tidemill.consumer.ddl import event_of
+from tidemill.consumer.intake import Intake
+from tidemill.consumer.listening import BEGINNING, Listening
+from tidemill.consumer.staging import Plan, Staging
 from tidemill.consumer.state import ConsumerDir, ConsumerState
 from tidemill.consumer.tables import Tables
 from tidemill.consumer.topic import parse_topic
-from tidemill.errors import CorruptDataError, UsageError
-from tidemill.flow.reader import Events, Reader, RowsSeen
-from tidemill.flow.reader.registry import reader_for
+from tidemill.errors import StoppedError, UpstreamUnavailableError, UsageError
+from tidemill.flow.encoder import CanalJson
 from tidemill.log import get_logger
-from tidemill.model.event import AdminSeen, DdlSeen, Mark, ResolvedSeen, Unreadable
+from tidemill.model.ddl import DdlEvent
+from tidemill.model.event import AdminSeen
 from tidemill.model.ts import Ts
+from tidemill.retry import Policy
 from tidemill.sinks import SinkOptions, read_sink_uri
 
 log = get_logger("consumer")
@@ -51,6 +53,9 @@ _MOST_ROWS = 100_000  # of a batch; all of one transaction in any case
 _DDLS_IN_FIRST_ONLY = frozenset({"canal-json", "canal"})
 _IDLE_SAVE_SECONDS = 2.0  # how often a position that moves without rows is written down
 
+_RETRY = Policy(1.0, 10.0)
+
+T = TypeVar("T")
 Finish = Callable[[], None]  # what is left to do when something has been done beside
 
 
@@ -82,10 +87,12 @@ class ConsumerStatus:
 class Consume:
     """One topic into one sink. ``close`` it in any case. One thread, but for what runs beside it."""
 
-    def __init__(self, options: ConsumeOptions) -> None:
-        self._options = options
+    def __init__(self, options: ConsumeOptions, say: Callable[[str], None] = lambda text: None) -> None:
+        """``say`` is told what people should know while it starts."""
+        self._options, self._say = options, say
         self._kafka = parse_topic(options.kafka_uri)
         self._sink_options = _sink_of(options)
+        self._keeps_tables = keeps_tables(self._sink_options)
         self._dir = ConsumerDir(options.data_dir)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="consumer")
         self._doing: Future[Finish | None] | None = None
@@ -93,41 +100,57 @@ class Consume:
         self._stopping = threading.Event()
         self._is_open = False
         self._ddls = 0
-        self._numbers = DdlNumbers()
-        self._unsettled: dict[int, list[tuple[int, DdlSeen | AdminSeen]]] = {}  # by partition, with their offsets
-        self._next_offset: dict[int, int] = {}
-        self._readers: dict[int, Reader] = {}
         self._listening: Listening | None = None
         self._applying: Applying | None = None
         self.last = ConsumerStatus("stopped", 0, 0, 0, 0, NEVER, NEVER)  # when it was closed
         self.state: ConsumerState
         self._tables: Tables
+        self._catalog: Catalog
+        self._catalog_saved: tuple[Catalog, dict[str, Any]] | None = None
         self._alignment: Alignment
         self._staging: Staging
+        self._intake: Intake
 
     # How it begins and ends.
 
     def start(self, should_stop: Callable[[], bool]) -> None:
         self._dir.acquire()
         self._listening = listening = Listening(replace(self._kafka, changefeed=self._dir.consumer_id()))
-        there = listening.partitions()
-        cluster_id = listening.cluster_id()
+        there = self._patiently(listening.partitions, should_stop)
+        cluster_id = self._patiently(listening.cluster_id, should_stop)
         state = self._loaded(f"{cluster_id}/{self._kafka.topic}")
         partitions = self._partitions(state, there)
         self.state, self._tables = state, Tables(state.ids)
+        self._catalog = _catalog_for(self._sink_options).loaded(state.catalog)
         self._alignment = Alignment(
             partitions, state.position, self._options.consistency,
             ddls_in_first_only=self._kafka.protocol.name in _DDLS_IN_FIRST_ONLY,
         )  # fmt: skip
         self._staging = Staging(self._dir.staged)
+        self._intake = Intake(self._kafka, self._tables, self._alignment, self._staging, state.schemas)
         number = int.from_bytes(sha256(cluster_id.encode()).digest()[:7])  # sinks know clusters by numbers
         named = self._sink_options.named(self._dir.consumer_id(), number)
         options, at_ts = self._options, state.position.lowest_ts
         self._applying = Applying(named, options.consistency, options.zone, at_ts, state.sink_state)
         log_path = self._dir.path / "spark.log"
         self._sink.start(options.name, options.spark_master, options.spark_conf, log_path, should_stop)
-        self._listen({p: state.offsets.get(p, BEGINNING) for p in {*partitions, *state.offsets}})
+        offsets = {p: state.offsets.get(p, BEGINNING) for p in {*partitions, *state.offsets}}
+        self._patiently(lambda: self._listen(offsets), should_stop)
         self._is_open = True
+
+    def _patiently(self, ask: Callable[[], T], should_stop: Callable[[], bool]) -> T:
+        """Again and again, as long as no broker answers."""
+        tries = 0
+        while True:
+            try:
+                return ask()
+            except UpstreamUnavailableError as error:
+                if not tries:
+                    self._say(f"waiting for Kafka: {error}")
+                log.warning("waiting for Kafka", reason=str(error), tries=tries)
+            tries += 1
+            if should_stop() or self._stopping.wait(_RETRY.pause_seconds(tries)):
+                raise StoppedError("stopped while no broker answered.")
 
     @property
     def _sink(self) -> Applying:
@@ -183,7 +206,9 @@ class Consume:
         """Read some, and do what may be done, beside reading on. Raises what has stopped it."""
         assert self._listening is not None
         for heard in self._listening.poll(_MESSAGES_A_POLL, _POLL_SECONDS):
-            self._take(heard)
+            self._intake.take(heard)
+        if self._intake.needs_togetherness or self._catalog.has_several_keys:
+            self._alignment.hold_together()
         if self._doing is not None:
             if not self._doing.done():
                 self._hold_back()
@@ -222,68 +247,20 @@ class Consume:
     def _listen(self, offsets: Mapping[int, int]) -> None:
         assert self._listening is not None
         self._listening.listen(offsets)
-        for partition in offsets:
-            self._next_offset[partition] = self._listening.positions[partition]
-            self._readers.setdefault(partition, reader_for(self._kafka.protocol))
+        self._intake.listen({p: self._listening.positions[p] for p in offsets})
 
     def _hold_back(self) -> None:
-        """Read no further ahead than the disk allows: of partitions that are ahead of the slowest."""
+        """Read no further ahead than the disk allows. While there is something to write nothing is read then; after
+        that only the partitions that the others wait for."""
         assert self._listening is not None
+        partitions = self._intake.partitions
         if self._staging.bytes < self._options.disk_bytes:
             self._listening.pause(())
-            return
-        slowest = self._alignment.lowest_frontier_ts
-        self._listening.pause([p for p in self._readers if self._alignment.frontier_ts(p) > slowest])
-
-    # What messages say.
-
-    def _take(self, heard: Heard) -> None:
-        if heard.partition not in self._readers:
-            return
-        events = self._readers[heard.partition].read(heard.messages)
-        rows = [self._known(seen, heard) for seen in self._without_cut(heard.partition, events)]
-        self._staging.add(heard.partition, heard.first_offset, rows, self._alignment.applied_ts(heard.partition))
-        for place, mark in events.marks:
-            self._mark(heard.partition, heard.offsets[place], mark)
-        self._next_offset[heard.partition] = heard.next_offset
-
-    def _without_cut(self, partition: int, events: Events) -> Sequence[RowsSeen]:
-        """The rows but for those before an Admin event and above its cut: they come again by the new dispatch."""
-        rows, epoch = events.rows, self._alignment.epoch(partition)
-        for place, mark in events.marks:
-            if isinstance(mark, AdminSeen) and mark.epoch > epoch:  # a copy may stand behind rows of the new dispatch
-                epoch = mark.epoch
-                cut_ts = self._alignment.frontier_ts(partition) if mark.ts is None else mark.ts
-                rows = [cut(seen, place, cut_ts) for seen in rows]
-                self._staging.drop_above(partition, cut_ts)
-        return rows
-
-    def _known(self, seen: RowsSeen, heard: Heard) -> RowsSeen:
-        table = self._tables.known(seen.rows.table)
-        if seen.is_partial or seen.claim:
-            what = "only the key of a row" if not seen.claim else "that a row lies in external storage"
-            raise CorruptDataError(
-                f"a message of partition {heard.partition}, from offset {heard.first_offset} on, tells {what} of "
-                f"{table.full_name}. Raise max-message-bytes where it is written, and write the topic anew."
-            )
-        return replace(seen, rows=replace(seen.rows, table=table, physical_id=table.id))
-
-    def _mark(self, partition: int, offset: int, mark: Mark) -> None:
-        match mark:
-            case ResolvedSeen():
-                self._alignment.resolve(partition, mark)
-            case DdlSeen():
-                self._alignment.learn(partition, mark, self._numbers.of(partition, mark))
-                self._unsettled.setdefault(partition, []).append((offset, mark))
-            case AdminSeen():
-                self._alignment.admit(partition, mark)
-                self._unsettled.setdefault(partition, []).append((offset, mark))
-            case Unreadable(why):
-                raise CorruptDataError(
-                    f"the message at offset {offset} of partition {partition} of topic {self._kafka.topic!r} cannot be "
-                    f"read: {why}. Check that protocol= is the one it was written with, and who else writes there; "
-                    "tidemill check-topic names all such messages."
-                )
+        elif self._doing is not None:
+            self._listening.pause(partitions)
+        else:
+            slowest = self._alignment.lowest_frontier_ts
+            self._listening.pause([p for p in partitions if self._alignment.frontier_ts(p) > slowest])
 
     # What is done about it, beside. Only this thread looks at the alignment and the staged rows.
 
@@ -295,11 +272,11 @@ class Consume:
                 is_whole = self._options.consistency is Consistency.TRANSACTION
                 plan = self._staging.plan(windows, _MOST_ROWS, is_whole=is_whole)
                 if plan.parts:
-                    self._do(self._write, plan)
+                    self._do(self._write, self._formed(plan))
                 else:
                     self._alignment.written(plan.to)
             case RunDdl(due, nth):
-                self._do(self._run_ddl, due, nth)
+                self._begin_ddl(due, nth)
             case Repartition(admin):
                 self._repartition(admin)
             case None:
@@ -324,11 +301,30 @@ class Consume:
 
         return finish
 
-    def _run_ddl(self, due: Due, nth: int) -> "Finish":
-        state = self._sink.ddl(due, nth)
+    def _formed(self, plan: Plan) -> Plan:
+        """With the tables as the sink knows them."""
+        if not self._keeps_tables:
+            return plan
+        parts = []
+        for part in plan.parts:
+            form, self._catalog = self._catalog.form_of(part.table, part.first_ts)
+            parts.append(replace(part, form=form))
+        return replace(plan, parts=tuple(parts))
+
+    def _begin_ddl(self, due: Due, nth: int) -> None:
+        """Where the sink goes by messages alone, what the statement says of the table is of use to the consumer
+        itself."""
+        event, behind = self._catalog.after(due.ddl, nth)
+        if not self._keeps_tables:
+            event = event_of(due.ddl, nth)
+        self._do(self._run_ddl, due, event, behind)
+
+    def _run_ddl(self, due: Due, event: DdlEvent, behind: Catalog) -> "Finish":
+        state = self._sink.ddl(event)
 
         def finish() -> None:
             self._alignment.ran(due)
+            self._catalog = behind
             self._ddls += 1
             self._save(state, 0)
 
@@ -339,10 +335,10 @@ class Consume:
         ones are read from where they begin."""
         log.info("partitions changed", partitions=admin.partitions, epoch=admin.epoch, at=admin.ts)
         self._alignment.repartitioned(admin)
-        if not self._alignment.partitions <= self._readers.keys():
-            self._listen(
-                {p: self._next_offset.get(p, BEGINNING) for p in {*self._readers, *self._alignment.partitions}}
-            )
+        known = set(self._intake.partitions)
+        if not self._alignment.partitions <= known:
+            at = {p: self._intake.next_offset(p) for p in known | self._alignment.partitions}
+            self._listen({p: BEGINNING if offset is None else offset for p, offset in at.items()})
         self._save(None, 0)
 
     # What is saved.
@@ -352,36 +348,70 @@ class Consume:
         self.state = replace(
             self.state,
             position=position,
-            offsets={p: self._restart_offset(p, position) for p in self._readers},
+            offsets={p: self._intake.restart_offset(p, position) for p in self._intake.partitions},
             ids=dict(self._tables.ids),
             rows=self.state.rows + rows,
             sink_state=self.state.sink_state if sink_state is None else sink_state,
+            catalog=self._catalog_document(),
+            schemas=self._intake.schemas,
         )
         self._dir.save(self.state)
+        assert self._listening is not None
+        self._listening.tell(self.state.offsets)
         self._sink.saved(position.lowest_ts, self.state.sink_state)
         self._saved_at = SYSTEM_CLOCK.monotonic()
-        self._staging.release({p: self._alignment.applied_ts(p) for p in self._readers})
+        self._staging.release({p: self._alignment.applied_ts(p) for p in self._intake.partitions})
 
-    def _restart_offset(self, partition: int, position: Position) -> int:
-        """Where reading begins again: at the first message that has something that was not done."""
-        pending = {due.ddl.ts for due in self._alignment.pending}
-        left = [
-            (offset, mark)
-            for offset, mark in self._unsettled.get(partition, [])
-            if (mark.epoch > position.epoch if isinstance(mark, AdminSeen) else mark.ts in pending)
-        ]
-        self._unsettled[partition] = left
-        staged = self._staging.oldest_offset(partition, self._alignment.applied_ts(partition))
-        first = [offset for offset in (staged, *(offset for offset, _ in left)) if offset is not None]
-        return min([self._next_offset[partition], *first])
+    def _catalog_document(self) -> dict[str, Any]:
+        if self._catalog_saved is None or self._catalog_saved[0] is not self._catalog:
+            self._catalog_saved = self._catalog, self._catalog.document()
+        return self._catalog_saved[1]
+
+
+def consuming(options: ConsumeOptions, until_ts: Ts | None = None) -> Iterator[ConsumerStatus]:
+    """A consumer as a library has it: where it is, again and again, until all up to ``until_ts`` is written. Whoever
+    leaves the loop earlier stops it; it goes on from its data-dir another time."""
+    feed = Consume(options)
+    try:
+        feed.start(lambda: False)
+        while not (until_ts is not None and feed.is_at(until_ts)):
+            feed.poll()
+            yield feed.status()
+        feed.stop()
+        feed.drain()
+        yield feed.status()
+    finally:
+        feed.close()
 
 
 def _sink_of(options: ConsumeOptions) -> SinkOptions:
     sink = read_sink_uri(options.sink_uri)
-    scheme = sink.safe_uri.partition(":")[0]
-    if not sink.traits.joins_transactions and scheme != "blackhole":
+    scheme, traits = sink.safe_uri.partition(":")[0], sink.traits
+    if traits.orders_ddls:
         raise UsageError(
-            f"a topic cannot be read into {scheme}:// yet: messages do not tell all that such a sink has to know of "
-            "a table. Use mysql:// or tidb://, or a changefeed of its own for this sink."
+            "a topic is not read into another one. Use Kafka's MirrorMaker for a copy, or a changefeed of its own for "
+            "other partitions or another protocol."
+        )
+    if keeps_tables(sink) and options.consistency is Consistency.ROW:
+        raise UsageError(
+            f"{scheme}:// is written by whole transactions alone: readers go by the ts up to which it is complete. "
+            "Leave --consistency row out."
+        )
+    if traits.zone is not None and options.zone != traits.zone:
+        raise UsageError(
+            f"{scheme}:// holds TIMESTAMP values in {traits.zone}, and --time-zone says that the messages have them in "
+            f"{options.zone}. Write the topic in {traits.zone}."
         )
     return sink
+
+
+def keeps_tables(sink: SinkOptions) -> bool:
+    """Whether it goes by the ids of tables and columns, and wants to know them in full: files and lakes."""
+    return not sink.traits.joins_transactions and not sink.safe_uri.startswith("blackhole:")
+
+
+def _catalog_for(sink: SinkOptions) -> Catalog:
+    if not keeps_tables(sink):
+        return Catalog()
+    writes_numbers = isinstance(getattr(sink, "protocol", None), CanalJson)
+    return Catalog(sees_rows_alone=sink.traits.keeps_partitions, needs_elements=not writes_numbers)

@@ -1,7 +1,7 @@
 """Messages of a topic's partitions, in order, from where each was left.
 
-Offsets are ours: nothing is committed to Kafka, whose groups would move partitions to another process while their rows
-are staged here. What was not written yet is read again after a restart.
+Offsets are ours: Kafka's groups would move partitions to another process while their rows are staged here. What was not
+written yet is read again after a restart. Kafka is told of them all the same, for those who watch a group's lag.
 """
 
 import threading
@@ -49,10 +49,12 @@ class Listening:
         self.positions: dict[int, int] = {}  # by partition: what is read next
         self._paused: set[int] = set()
         self._assigned: set[int] = set()
+        self._told: dict[int, int] = {}
+        self._is_telling_refused = False
         self._consumer = Consumer(
             settings(options)
             | {
-                "group.id": "tidemill-" + options.changefeed,  # needed by the client; nothing is committed to it
+                "group.id": options.changefeed,
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "error",  # never skip by itself
@@ -61,6 +63,7 @@ class Listening:
                 "fetch.message.max.bytes": 4 << 20,
                 "queued.max.messages.kbytes": 64 << 10,
                 "error_cb": self._note,
+                "on_commit": self._note_told,
             }
         )
 
@@ -158,6 +161,13 @@ class Listening:
             self._consumer.resume([self._place(p) for p in self._paused - wanted])
         self._paused = wanted
 
+    def tell(self, offsets: Mapping[int, int]) -> None:
+        """Kafka's tools: from where on each partition is still to be written. Returns at once, and may be in vain."""
+        wanted = {p: offset for p, offset in offsets.items() if offset >= 0 and self._told.get(p) != offset}
+        if wanted:
+            self._told |= wanted
+            self._consumer.commit(offsets=[self._place(p, at) for p, at in wanted.items()], asynchronous=True)
+
     def close(self) -> None:
         self._consumer.close()
 
@@ -167,6 +177,13 @@ class Listening:
 
     def _note(self, error: Any) -> None:
         self.trouble = error.str()
+
+    def _note_told(self, error: Any, _: Any) -> None:
+        if error is not None and not self._is_telling_refused:
+            self._is_telling_refused = True
+            log.warning(
+                "Kafka's tools will not see how far this is", group=self._options.changefeed, reason=error.str()
+            )
 
     def _check(self, partition: int, error: Any) -> None:
         """What does not pass by waiting is raised."""

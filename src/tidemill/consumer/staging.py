@@ -19,16 +19,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.errors import InvariantError, SinkError
+from tidemill.errors import CorruptDataError, InvariantError, SinkError
 from tidemill.flow.reader import RowsSeen
 from tidemill.model.progress import Window
 from tidemill.model.receipt import Undecodable
 from tidemill.model.row import RowBatch, RowOp, arrow_schema
 from tidemill.model.table import TableInfo
-from tidemill.model.ts import Ts, show
+from tidemill.model.ts import MAX_TS, Ts, show
 from tidemill.private import make_private, open_private
 
 _ROWS_A_STEP = 65_536
+_MOST_BYTES = 64 << 20  # of a batch: its rows are put in order in a task's memory
 _RANK = np.array([0, 2, 1, 0], np.int8)  # by RowOp: deletes, then updates, then inserts
 _HEAD = pa.schema([("op", pa.uint8()), ("start_ts", pa.uint64()), ("commit_ts", pa.uint64())])
 
@@ -45,23 +46,43 @@ class _Staged:
     table: TableInfo
     commit_ts: npt.NDArray[np.uint64]
     bytes: int
+    first_ts: int  # the lowest of them
+    last_ts: int  # the highest
 
     def rows_in(self, window: Window) -> npt.NDArray[np.uint64]:
         low, high = window
+        if self.first_ts > high or self.last_ts <= low:
+            return self.commit_ts[:0]
+        if self.first_ts > low and self.last_ts <= high:
+            return self.commit_ts
         return self.commit_ts[(self.commit_ts > low) & (self.commit_ts <= high)]
+
+
+def _staged(partition: int, first_offset: int, path: Path, rows: RowBatch) -> _Staged:
+    """Writes it."""
+    ts = rows.commit_ts
+    return _Staged(partition, first_offset, path, rows.table, ts, _write(path, rows), int(ts.min()), int(ts.max()))
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
     """The rows of one table in files, each with the window of its partition. Small and picklable."""
 
-    table: TableInfo
+    table: TableInfo  # as the messages say
     files: tuple[tuple[str, Window], ...]
+    first_ts: Ts  # of its rows
+    form: TableInfo | None = None  # what the sink knows the table as; None: the same
+
+    @property
+    def written_as(self) -> TableInfo:
+        return self.form or self.table
 
     def read(self, aside: list[Undecodable] | None = None) -> Iterator[RowBatch]:
         """Runs on executors: in commit order, each change once."""
         found = [_read(Path(path), self.table, window) for path, window in self.files]
         whole = in_order(joined([rows for rows in found if len(rows)], self.table))
+        if self.form is not None:
+            whole = conformed(whole, self.form)
         first = 0
         while first < len(whole):  # steps end with a transaction: whoever splits its updates has to see all of it
             last_ts = whole.commit_ts[min(first + _ROWS_A_STEP, len(whole)) - 1]
@@ -84,6 +105,8 @@ class Staging:
     """The files of all partitions. Runs in the consumer; blocks for the disk."""
 
     folder: Path
+    rows: int = 0
+    bytes: int = 0
     _files: list[_Staged] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
     _replaced: list[Path] = field(default_factory=list)  # by others; a batch may still read them
@@ -92,14 +115,6 @@ class Staging:
         make_private(self.folder)
         for path in self.folder.glob("*.rows"):
             path.unlink()
-
-    @property
-    def rows(self) -> int:
-        return sum(len(each.commit_ts) for each in self._files)
-
-    @property
-    def bytes(self) -> int:
-        return sum(each.bytes for each in self._files)
 
     def add(self, partition: int, first_offset: int, seen: Iterable[RowsSeen], above_ts: Ts) -> int:
         """Rows of messages whose first has this offset. What is at or below ``above_ts`` has been written before.
@@ -111,28 +126,38 @@ class Staging:
             if not len(new):
                 continue
             rows = rows if len(new) == len(rows) else taken(rows, new)
-            path = self._path(partition)
-            size = _write(path, rows)
-            self._files.append(_Staged(partition, first_offset, path, rows.table, rows.commit_ts, size))
+            file = _staged(partition, first_offset, self._path(partition), rows)
+            self._files.append(file)
             staged += len(rows)
+            self.rows, self.bytes = self.rows + len(rows), self.bytes + file.bytes
         return staged
+
+    def _keep(self, files: list[_Staged]) -> None:
+        self._files = files
+        self.rows, self.bytes = sum(len(each.commit_ts) for each in files), sum(each.bytes for each in files)
 
     def _path(self, partition: int) -> Path:
         return self.folder / f"{partition}-{next(self._numbers)}.rows"
 
-    def plan(self, from_to: Mapping[int, Window], most_rows: int, *, is_whole: bool) -> Plan:
-        """Rows in these windows, one per partition, about ``most_rows`` of them. ``is_whole``: all windows end alike,
-        so that no transaction is torn. A table's rows have one schema: where that changes, the windows end before."""
+    def plan(
+        self, from_to: Mapping[int, Window], most_rows: int, *, is_whole: bool, most_bytes: int = _MOST_BYTES
+    ) -> Plan:
+        """Rows in these windows, one per partition, about ``most_rows`` or ``most_bytes`` of them, and at least one
+        transaction. ``is_whole``: all windows end alike, so that no transaction is torn. A table's rows have one
+        schema: where that changes, the windows end before."""
         windows = dict(from_to)
-        for end_ts in self._ends(windows, most_rows):
+        for end_ts in self._ends(windows, most_rows, most_bytes):
             windows = {p: (low, max(low, min(high, end_ts))) for p, (low, high) in windows.items()}
         tables: dict[TableName, list[_Staged]] = {}
+        first: dict[TableName, int] = {}
         rows = 0
         for each in self._files:
-            found = len(each.rows_in(windows[each.partition])) if each.partition in windows else 0
-            if found:
-                tables.setdefault((each.table.schema, each.table.name), []).append(each)
-                rows += found
+            found = each.rows_in(windows[each.partition]) if each.partition in windows else each.commit_ts[:0]
+            if len(found):
+                place = each.table.schema, each.table.name
+                tables.setdefault(place, []).append(each)
+                first[place] = min(first.get(place, MAX_TS), int(found.min()))
+                rows += len(found)
         for (schema, name), files in tables.items():
             if len({each.table for each in files}) > 1:
                 end_ts = max(high for _, high in windows.values())
@@ -141,18 +166,25 @@ class Staging:
                     "are not of one changefeed: give each a topic of its own, or begin behind them."
                 )
         parts = tuple(
-            StagedRows(files[0].table, tuple((str(f.path), windows[f.partition]) for f in files))
-            for files in tables.values()
+            StagedRows(files[0].table, tuple((str(f.path), windows[f.partition]) for f in files), Ts(first[place]))
+            for place, files in tables.items()
         )
         if is_whole and len({high for low, high in windows.values() if high > low}) > 1:
             raise InvariantError(f"transactions would be torn: {windows}. Report it.")
         return Plan({p: high for p, (low, high) in windows.items() if high > low}, parts, rows)
 
-    def _ends(self, windows: Mapping[int, Window], most_rows: int) -> Iterator[Ts]:
+    def _ends(self, windows: Mapping[int, Window], most_rows: int, most_bytes: int) -> Iterator[Ts]:
         """Where windows have to end: behind enough rows, and before a table's schema changes."""
-        within = [(f, f.rows_in(windows[f.partition])) for f in self._files if f.partition in windows]
+        due = [f for f in self._files if f.partition in windows and f.last_ts > windows[f.partition][0]]
+        due, end_ts = _enough(due, most_rows, most_bytes)
+        if end_ts is not None:
+            yield end_ts
+        within = [(f, f.rows_in(windows[f.partition])) for f in due]
         within = [(f, ts) for f, ts in within if len(ts)]
         all_ts = np.concatenate([ts for _, ts in within]) if within else np.zeros(0, np.uint64)
+        held = sum(f.bytes * len(ts) // len(f.commit_ts) for f, ts in within)
+        if held > most_bytes:
+            most_rows = max(1, min(most_rows, len(all_ts) * most_bytes // held))
         if len(all_ts) > most_rows:
             yield Ts(int(np.partition(all_ts, most_rows - 1)[most_rows - 1]))
         first: dict[TableName, dict[TableInfo, int]] = {}
@@ -166,7 +198,7 @@ class Staging:
 
     def oldest_offset(self, partition: int, above_ts: Ts) -> int | None:
         """Of the first message of a partition with a row above the ts; None: there is none."""
-        found = (f.first_offset for f in self._files if f.partition == partition and (f.commit_ts > above_ts).any())
+        found = (f.first_offset for f in self._files if f.partition == partition and f.last_ts > above_ts)
         return min(found, default=None)
 
     def release(self, applied: Mapping[int, Ts]) -> None:
@@ -175,11 +207,11 @@ class Staging:
             self._replaced.pop().unlink(missing_ok=True)
         kept = []
         for each in self._files:
-            if each.partition in applied and not (each.commit_ts > applied[each.partition]).any():
+            if each.partition in applied and each.last_ts <= applied[each.partition]:
                 each.path.unlink(missing_ok=True)
             else:
                 kept.append(each)
-        self._files = kept
+        self._keep(kept)
 
     def drop_above(self, partition: int, ts: Ts) -> None:
         """Rows of a partition above the ts do not count: they come again, perhaps elsewhere."""
@@ -192,10 +224,20 @@ class Staging:
                 each.path.unlink(missing_ok=True)
             else:
                 rows = _read(each.path, each.table, (Ts(0), ts))
-                path = self._path(partition)
-                kept.append(replace(each, path=path, commit_ts=rows.commit_ts, bytes=_write(path, rows)))
+                kept.append(_staged(partition, each.first_offset, self._path(partition), rows))
                 self._replaced.append(each.path)
-        self._files = kept
+        self._keep(kept)
+
+
+def _enough(files: list[_Staged], most_rows: int, most_bytes: int) -> tuple[list[_Staged], Ts | None]:
+    """Those with rows up to some ts, which have enough for a batch: not all that is staged is looked at for each. None:
+    they are all."""
+    rows = size = 0
+    for each in sorted(files, key=lambda file: file.last_ts):
+        rows, size = rows + len(each.commit_ts), size + each.bytes
+        if rows > 2 * most_rows or size > 2 * most_bytes:
+            return [file for file in files if file.first_ts <= each.last_ts], Ts(each.last_ts)
+    return files, None
 
 
 def cut(seen: RowsSeen, before: int, ts: Ts) -> RowsSeen:
@@ -219,6 +261,30 @@ def taken(rows: RowBatch, order: npt.NDArray[np.int64]) -> RowBatch:
         new=rows.new.take(pa.array(new[order[has_new[order]]])),
         old=rows.old.take(pa.array(old[order[has_old[order]]])),
     )
+
+
+def conformed(rows: RowBatch, form: TableInfo) -> RowBatch:
+    """As rows of ``form``, column by column by its name. What a row lacks is null: a column that is on its way out."""
+    new, old = (_conformed(image, rows.table, form) for image in (rows.new, rows.old))
+    return replace(rows, table=form, physical_id=form.id, new=new, old=old)
+
+
+def _conformed(image: pa.RecordBatch, table: TableInfo, form: TableInfo) -> pa.RecordBatch:
+    places = {column.name.lower(): place for place, column in enumerate(table.stored_columns)}
+    schema, columns = arrow_schema(form), []
+    for column, field_ in zip(form.stored_columns, schema, strict=True):
+        place = places.get(column.name.lower())
+        if place is None:
+            columns.append(pa.nulls(len(image), field_.type))
+            continue
+        try:
+            columns.append(image.column(place).cast(field_.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise CorruptDataError(
+                f"column {column.name!r} of table {form.full_name} has values in the topic that are not of the type "
+                "which the topic's DDLs give it. Check that all of it was written by one changefeed."
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def joined(batches: Sequence[RowBatch], table: TableInfo) -> RowBatch:

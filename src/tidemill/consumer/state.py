@@ -16,7 +16,9 @@ from typing import Any, TextIO
 import orjson
 
 from tidemill.consumer.alignment import NEVER, Position
+from tidemill.consumer.catalog import document_of, table_of
 from tidemill.errors import DataDirError
+from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.private import make_private, open_private, replace_private
 
@@ -33,6 +35,8 @@ class ConsumerState:
     ids: dict[str, int] = field(default_factory=dict)  # of tables and columns
     rows: int = 0
     sink_state: dict[str, Any] | None = None
+    catalog: dict[str, Any] | None = None  # tables as DDLs have made them
+    schemas: tuple[TableInfo, ...] = ()  # that messages have told of, where rows need them
 
 
 class ConsumerDir:
@@ -120,6 +124,8 @@ class ConsumerDir:
             "ids": state.ids,
             "rows": state.rows,
             "sink_state": state.sink_state,
+            "catalog": state.catalog,
+            "schemas": [document_of(table) for table in state.schemas],
         }
         self._write(self.path / "consumer.json", orjson.dumps(document))
 
@@ -148,4 +154,6 @@ def _read(document: dict[str, Any]) -> ConsumerState:
         {str(name): int(number) for name, number in document["ids"].items()},
         int(document["rows"]),
         document["sink_state"],
+        document.get("catalog"),
+        tuple(map(table_of, document.get("schemas", ()))),
     )

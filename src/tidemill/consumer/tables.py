@@ -41,6 +41,11 @@ class Tables:
         return self.ids.setdefault(name, _FIRST_ID + len(self.ids))
 
 
+def has_several_keys(table: TableInfo) -> bool:
+    """Whether rows of different handle keys may take each other's place in another unique key."""
+    return sum(index.is_unique for index in table.indexes) > (0 if table.pk_is_handle else 1)
+
+
 def _suspected(seen: TableInfo) -> list[IndexInfo]:
     """One for each column that is part of a unique index of which no more is known."""
     told = {part.offset for index in seen.indexes if len(index.columns) == 1 for part in index.columns}

@@ -67,11 +67,16 @@ class _Group:
 class SimpleReader:
     """Reads one partition."""
 
-    def __init__(self, compression: Compression = Compression.NONE) -> None:
+    def __init__(
+        self,
+        compression: Compression = Compression.NONE,
+        schemas: SchemasSeen | None = None,
+    ) -> None:
+        """``schemas``: readers of the partitions of a topic may share them, since they may be sent to one alone."""
         self._compression = compression
         self._shapes = Shapes(_is_hole, _describe)
         self._stamps = Shapes(_is_stamp_hole, _describe_stamp)
-        self._schemas = SchemasSeen()
+        self._schemas = SchemasSeen() if schemas is None else schemas
 
     def read(self, received: Received) -> Events:
         """JSON and Avro, by each message's first byte."""

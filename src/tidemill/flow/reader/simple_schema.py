@@ -1,6 +1,7 @@
 """Tables of the simple protocol: its messages describe them in full."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +19,18 @@ _MOST_SCHEMAS = 16384  # that are remembered
 
 
 class SchemasSeen:
-    """The schemas of one partition's messages, by the names and the version that rows give."""
+    """The schemas of messages, by the names and the version that rows give."""
 
-    def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str, int], TableInfo] = OrderedDict()
+    def __init__(self, tables: Iterable[TableInfo] = ()) -> None:
+        """``tables``: those that earlier messages have told of."""
+        self._known: OrderedDict[tuple[str, str, int], TableInfo] = OrderedDict(
+            ((table.schema, table.name, int(table.version_ts)), table) for table in tables
+        )
         self._variants: dict[tuple[int, frozenset[str], bool], tuple[TableInfo, TableInfo]] = {}
+
+    @property
+    def tables(self) -> tuple[TableInfo, ...]:
+        return tuple(self._known.values())
 
     def get(self, schema: str, table: str, version: int) -> TableInfo | None:
         return self._known.get((schema, table, version))
