@@ -117,6 +117,7 @@ GROUPS = (
         ("blackhole", "canal_json", "csv", "cpu_seconds"),
     ),
     Group("flow.mysql", "bench.mysql", "bench_mysql", {"flow.mysql": Aim(0.7)}),
+    Group("consume.", "bench.consume", "bench_consume", {"consume.mysql": Aim(0.7)}, ("mysql",)),
     Group("flow.ddl", "bench.ddl", "bench_ddl", {"flow.ddl.files": Aim(at_least=60), "flow.ddl.mysql": Aim(1.0)}),
     Group(
         "flow.",

@@ -38,16 +38,16 @@ _WORKERS = 4
 
 
 def bench_mysql() -> list[dict[str, Any]]:
-    rows, create = _rows()
+    rows, create = some_rows()
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder, MariaDb(Path(folder)) as server:
         server.query("CREATE DATABASE bench", create)
         sink = mysql_sink(parse_mysql_uri(server.uri(f"worker-count={_WORKERS}")), None)
         sink.recover(START)
         sink.commit(Ts(1), [])
-        phases = [phase for half in _halves(rows) for phase in _texts(half)]
+        phases = [phase for half in halves(rows) for phase in texts(half)]
         seconds, floor_seconds = [], []
         for number in range(_ROUNDS + 1):
-            ours, theirs = _ours(server, sink, rows), _bare(server, phases, rows.table.full_name)
+            ours, theirs = _ours(server, sink, rows), bare(server, phases, rows.table.full_name)
             if number:  # the first round compiles and fills caches
                 seconds.append(ours)
                 floor_seconds.append(theirs)
@@ -56,7 +56,7 @@ def bench_mysql() -> list[dict[str, Any]]:
     return [{"name": "flow.mysql", "value": value, "unit": "rows/s", "floor": floor, "ratio": value / floor}]
 
 
-def _rows() -> tuple[RowBatch, str]:
+def some_rows(least: int = _ROWS) -> tuple[RowBatch, str]:
     """The recorded changes, repeated with other keys; and the statement that creates their table."""
     history = load("bench-narrow")
     store = SchemaStore.from_snapshot(history.meta_at(history.bootstrap_ts), Ts(history.bootstrap_ts))
@@ -65,7 +65,7 @@ def _rows() -> tuple[RowBatch, str]:
     if table is None:
         raise AssertionError(f"bench-narrow has no table {TABLE_ID}: restore it from the repository")
     one = mount(table, TABLE_ID, history.row_changes(TABLE_ID))
-    copies = -(-_ROWS // len(one))
+    copies = -(-least // len(one))
     place = table.stored_columns.index(table.handle_key[0])
     whole = RowBatch(
         table,
@@ -91,7 +91,7 @@ def _shifted(batch: pa.RecordBatch, place: int, copies: int) -> pa.RecordBatch:
     return pa.concat_batches(parts)
 
 
-def _texts(rows: RowBatch) -> list[list[bytes]]:
+def texts(rows: RowBatch) -> list[list[bytes]]:
     """Every statement that the sink sends for the rows, by phase."""
     limits = Limits(rows=2048, update_rows=256, bytes=4 << 20, lanes=_WORKERS)
     plan = make_plan(rows, limits, Literals(rows.table), is_safe=False, is_atomic=False)
@@ -106,19 +106,19 @@ def _ours(server: MariaDb, sink: MysqlHalves, rows: RowBatch) -> float:
     server.query(f"TRUNCATE TABLE {rows.table.full_name}")
     target = sink.target(rows.table, rows.physical_id, (Ts(0), Ts(2)))
     began = time.perf_counter()
-    for half in _halves(rows):
+    for half in halves(rows):
         write_rows(target, iter([half]))
     return time.perf_counter() - began
 
 
-def _halves(rows: RowBatch) -> list[RowBatch]:
+def halves(rows: RowBatch) -> list[RowBatch]:
     """All inserts as one batch, then what happens to those rows."""
     op, kept = rows.op, rows.op == RowOp.INSERT
     new_is_insert = op[op != RowOp.DELETE] == RowOp.INSERT
-    halves = []
+    found = []
     for wanted, new in ((kept, new_is_insert), (~kept, ~new_is_insert)):
         old = rows.old.slice(0, 0) if wanted is kept else rows.old
-        halves.append(
+        found.append(
             RowBatch(
                 rows.table,
                 rows.physical_id,
@@ -129,10 +129,10 @@ def _halves(rows: RowBatch) -> list[RowBatch]:
                 old,
             )
         )
-    return halves
+    return found
 
 
-def _bare(server: MariaDb, phases: list[list[bytes]], table: str) -> float:
+def bare(server: MariaDb, phases: list[list[bytes]], table: str) -> float:
     server.query(f"TRUNCATE TABLE {table}")
     mode = "STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES"
     settings = f"SET sql_mode='{mode}', foreign_key_checks=0, tx_isolation='READ-COMMITTED'"

@@ -27,7 +27,8 @@ class Event:
 
     @property
     def columns(self) -> dict[str, Any]:
-        return self.value["d"] if "d" in self.value else self.value["u"]
+        found: dict[str, Any] = self.value["d" if "d" in self.value else "u"]
+        return found
 
     @property
     def key(self) -> tuple[Any, ...]:

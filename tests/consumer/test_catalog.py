@@ -53,7 +53,7 @@ def test_every_table_of_the_real_histories_is_what_tidb_made_of_it(name: str, kn
     for event in (event for change in changes for event in change.events):
         seen = told(event) if knows_type else replace(told(event), type=None)
         mine, catalog = catalog.after(seen, event.seq)
-        catalog = Catalog().loaded(orjson.loads(orjson.dumps(catalog.document())))
+        catalog = Catalog().loaded(orjson.loads(orjson.dumps(catalog.document)))
         if event.table_info is None or event.table_info.is_view or event.table_info.is_sequence or not event.table:
             continue
         if event.type in (ActionType.RECOVER_TABLE, ActionType.EXCHANGE_PARTITION) and not knows_type:

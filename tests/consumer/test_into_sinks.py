@@ -11,8 +11,11 @@ import pytest
 from tests.consumer.story import Story, tell
 from tests.kafka import Broker
 from tests.kafka import running as running_kafka
+from tests.mariadb import MariaDb, need_mariadb
+from tests.mariadb import running as running_mariadb
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.consumer import state as states
+from tidemill.consumer.alignment import Consistency
 from tidemill.consumer.consume import Consume, ConsumeOptions
 from tidemill.model.ts import Ts
 from tidemill.sinks.lake.reader import open_lake
@@ -73,15 +76,17 @@ def consume(uri: str, to: str, folder: Path, end_ts: int, **more: Any) -> Consum
     return feed
 
 
-def through(uri: str, to: str, folder: Path, story: Story, dies: Callable[[int], None], monkeypatch: Any) -> None:
+def through(
+    uri: str, to: str, folder: Path, story: Story, dies: Callable[[int], None], monkeypatch: Any, **more: Any
+) -> None:
     """Small batches; it dies three times."""
     monkeypatch.setattr("tidemill.consumer.consume._MOST_ROWS", 9)
     for saves in (3, 4, 6):
         dies(saves)
         with pytest.raises(DiedError):
-            consume(uri, to, folder, story.ts)
+            consume(uri, to, folder, story.ts, **more)
     dies(0)
-    feed = consume(uri, to, folder, story.ts)
+    feed = consume(uri, to, folder, story.ts, **more)
     assert feed.last.applied_ts >= story.ts
 
 
@@ -175,3 +180,35 @@ def test_the_lines_of_python_that_the_page_shows(spark: Any, broker: Broker, tmp
     lines = shown.replace("kafka://127.0.0.1:9092/shop?protocol=open-protocol", uri).replace("/tmp/", f"{tmp_path}/")
     exec(compile(lines, str(page), "exec"), {})
     assert sum(map(len, in_files(tmp_path / "shop-changes").values())) >= 10
+
+
+@pytest.fixture(scope="module")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
+    need_mariadb()
+    with running_mariadb(tmp_path_factory.mktemp("mariadb")) as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("protocol", "consistency"),
+    [
+        ("simple", Consistency.TRANSACTION),
+        ("open", Consistency.ROW),
+        pytest.param("canal", Consistency.ROW, marks=pytest.mark.soak),
+        pytest.param("debezium", Consistency.TRANSACTION, marks=pytest.mark.soak),
+    ],
+)
+def test_a_database_is_kept_equal(
+    spark: Any, broker: Broker, mariadb: MariaDb, tmp_path: Path, protocol: str, consistency: Consistency,
+    dies: Callable[[int], None], monkeypatch: Any,
+) -> None:  # fmt: skip
+    mariadb.query("DROP DATABASE IF EXISTS shop")
+    uri = topic_of(broker, tmp_path, protocol)
+    story = tell(uri)
+    through(uri, mariadb.uri(), tmp_path / "consumer", story, dies, monkeypatch, consistency=consistency)
+    held = mariadb.query("SELECT id, code, CAST(price AS CHAR), kind + 0, raw, note FROM shop.thing ORDER BY id")
+    assert [tuple(row) for row in held] == [
+        (id, row["code"], row["price"], row["kind"], row["raw"], row["note"])
+        for id, row in sorted(story.rows["thing"].items())
+    ]
+    assert [tuple(row) for row in mariadb.query("SELECT id, v FROM shop.other")] == [(7, 70)]

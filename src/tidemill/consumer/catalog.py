@@ -10,6 +10,7 @@ A table that no DDL has told of, since the topic begins behind it, is what its f
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from tidemill.consumer.ddl import event_of
@@ -199,6 +200,7 @@ class Catalog:
 
     # What is saved.
 
+    @cached_property
     def document(self) -> dict[str, Any]:
         return {
             "next_id": self.next_id,

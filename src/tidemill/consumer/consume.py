@@ -9,7 +9,7 @@ what comes twice is written once.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -44,6 +44,7 @@ from tidemill.model.event import AdminSeen
 from tidemill.model.ts import Ts
 from tidemill.retry import Policy
 from tidemill.sinks import SinkOptions, read_sink_uri
+from tidemill.sinks.kafka import KafkaOptions
 
 log = get_logger("consumer")
 
@@ -51,6 +52,7 @@ _MESSAGES_A_POLL = 20_000
 _POLL_SECONDS = 0.05
 _MOST_ROWS = 100_000  # of a batch; all of one transaction in any case
 _DDLS_IN_FIRST_ONLY = frozenset({"canal-json", "canal"})
+_LOOK_SECONDS = 30.0  # how often the topic is asked how many partitions it has
 _IDLE_SAVE_SECONDS = 2.0  # how often a position that moves without rows is written down
 
 _RETRY = Policy(1.0, 10.0)
@@ -96,7 +98,7 @@ class Consume:
         self._dir = ConsumerDir(options.data_dir)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="consumer")
         self._doing: Future[Finish | None] | None = None
-        self._saved_at = SYSTEM_CLOCK.monotonic()
+        self._saved_at = self._looked_at = SYSTEM_CLOCK.monotonic()
         self._stopping = threading.Event()
         self._is_open = False
         self._ddls = 0
@@ -106,7 +108,6 @@ class Consume:
         self.state: ConsumerState
         self._tables: Tables
         self._catalog: Catalog
-        self._catalog_saved: tuple[Catalog, dict[str, Any]] | None = None
         self._alignment: Alignment
         self._staging: Staging
         self._intake: Intake
@@ -116,8 +117,9 @@ class Consume:
     def start(self, should_stop: Callable[[], bool]) -> None:
         self._dir.acquire()
         self._listening = listening = Listening(replace(self._kafka, changefeed=self._dir.consumer_id()))
-        there = self._patiently(listening.partitions, should_stop)
-        cluster_id = self._patiently(listening.cluster_id, should_stop)
+        patiently = _Patience(self._say, lambda: should_stop() or self._stopping.is_set())
+        there = patiently(listening.partitions)
+        cluster_id = patiently(listening.cluster_id)
         state = self._loaded(f"{cluster_id}/{self._kafka.topic}")
         partitions = self._partitions(state, there)
         self.state, self._tables = state, Tables(state.ids)
@@ -134,23 +136,12 @@ class Consume:
         self._applying = Applying(named, options.consistency, options.zone, at_ts, state.sink_state)
         log_path = self._dir.path / "spark.log"
         self._sink.start(options.name, options.spark_master, options.spark_conf, log_path, should_stop)
-        offsets = {p: state.offsets.get(p, BEGINNING) for p in {*partitions, *state.offsets}}
-        self._patiently(lambda: self._listen(offsets), should_stop)
+        offsets = {
+            p: state.offsets.get(p, BEGINNING)
+            for p in {*partitions, *state.offsets, *_counted(self._options, self._kafka, there)}
+        }
+        patiently(lambda: self._listen(offsets))
         self._is_open = True
-
-    def _patiently(self, ask: Callable[[], T], should_stop: Callable[[], bool]) -> T:
-        """Again and again, as long as no broker answers."""
-        tries = 0
-        while True:
-            try:
-                return ask()
-            except UpstreamUnavailableError as error:
-                if not tries:
-                    self._say(f"waiting for Kafka: {error}")
-                log.warning("waiting for Kafka", reason=str(error), tries=tries)
-            tries += 1
-            if should_stop() or self._stopping.wait(_RETRY.pause_seconds(tries)):
-                raise StoppedError("stopped while no broker answered.")
 
     @property
     def _sink(self) -> Applying:
@@ -177,6 +168,22 @@ class Consume:
                 "--partitions."
             )
         return range(wanted)
+
+    def _look_for_more(self) -> None:
+        assert self._listening is not None
+        self._looked_at = SYSTEM_CLOCK.monotonic()
+        try:
+            there = self._listening.partitions()
+        except UpstreamUnavailableError:
+            return  # another time
+        if not set(self._intake.partitions) >= set(_counted(self._options, self._kafka, there)):
+            log.info("the topic has more partitions", partitions=there)
+            self._listen_also(_counted(self._options, self._kafka, there))
+
+    def _listen_also(self, partitions: Iterable[int]) -> None:
+        """Those that are read go on where they are."""
+        at = {p: self._intake.next_offset(p) for p in {*self._intake.partitions, *partitions}}
+        self._listen({p: BEGINNING if offset is None else offset for p, offset in at.items()})
 
     def stop(self) -> None:
         """Begin nothing new, and give up the batch at hand: it comes again. From any thread."""
@@ -205,6 +212,8 @@ class Consume:
     def poll(self) -> None:
         """Read some, and do what may be done, beside reading on. Raises what has stopped it."""
         assert self._listening is not None
+        if SYSTEM_CLOCK.monotonic() - self._looked_at >= _LOOK_SECONDS:
+            self._look_for_more()
         for heard in self._listening.poll(_MESSAGES_A_POLL, _POLL_SECONDS):
             self._intake.take(heard)
         if self._intake.needs_togetherness or self._catalog.has_several_keys:
@@ -335,10 +344,8 @@ class Consume:
         ones are read from where they begin."""
         log.info("partitions changed", partitions=admin.partitions, epoch=admin.epoch, at=admin.ts)
         self._alignment.repartitioned(admin)
-        known = set(self._intake.partitions)
-        if not self._alignment.partitions <= known:
-            at = {p: self._intake.next_offset(p) for p in known | self._alignment.partitions}
-            self._listen({p: BEGINNING if offset is None else offset for p, offset in at.items()})
+        if not self._alignment.partitions <= set(self._intake.partitions):
+            self._listen_also(self._alignment.partitions)
         self._save(None, 0)
 
     # What is saved.
@@ -352,7 +359,7 @@ class Consume:
             ids=dict(self._tables.ids),
             rows=self.state.rows + rows,
             sink_state=self.state.sink_state if sink_state is None else sink_state,
-            catalog=self._catalog_document(),
+            catalog=self._catalog.document,
             schemas=self._intake.schemas,
         )
         self._dir.save(self.state)
@@ -361,11 +368,6 @@ class Consume:
         self._sink.saved(position.lowest_ts, self.state.sink_state)
         self._saved_at = SYSTEM_CLOCK.monotonic()
         self._staging.release({p: self._alignment.applied_ts(p) for p in self._intake.partitions})
-
-    def _catalog_document(self) -> dict[str, Any]:
-        if self._catalog_saved is None or self._catalog_saved[0] is not self._catalog:
-            self._catalog_saved = self._catalog, self._catalog.document()
-        return self._catalog_saved[1]
 
 
 def consuming(options: ConsumeOptions, until_ts: Ts | None = None) -> Iterator[ConsumerStatus]:
@@ -382,6 +384,30 @@ def consuming(options: ConsumeOptions, until_ts: Ts | None = None) -> Iterator[C
         yield feed.status()
     finally:
         feed.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Patience:
+    """Asks again and again, as long as no broker answers."""
+
+    say: Callable[[str], None]
+    should_stop: Callable[[], bool]
+
+    def __call__(self, ask: Callable[[], T]) -> T:
+        tries = 0
+        while True:
+            try:
+                return ask()
+            except UpstreamUnavailableError as error:
+                if not tries:
+                    self.say(f"waiting for Kafka: {error}")
+                log.warning("waiting for Kafka", reason=str(error), tries=tries)
+            tries += 1
+            until = SYSTEM_CLOCK.monotonic() + _RETRY.pause_seconds(tries)
+            while SYSTEM_CLOCK.monotonic() < until:
+                if self.should_stop():
+                    raise StoppedError("stopped while no broker answered.")
+                threading.Event().wait(_POLL_SECONDS)
 
 
 def _sink_of(options: ConsumeOptions) -> SinkOptions:
@@ -403,6 +429,12 @@ def _sink_of(options: ConsumeOptions) -> SinkOptions:
             f"{options.zone}. Write the topic in {traits.zone}."
         )
     return sink
+
+
+def _counted(options: ConsumeOptions, kafka: KafkaOptions, there: int) -> range:
+    """Of the partitions that a topic has, those to listen to beside the ones in use: all, so that new ones are noticed,
+    unless somebody has said how many count."""
+    return range(0 if options.partitions or kafka.partition_num else there)
 
 
 def keeps_tables(sink: SinkOptions) -> bool:

@@ -18,7 +18,7 @@ from tidemill.consumer.claims import Claims
 from tidemill.consumer.listening import Heard
 from tidemill.consumer.staging import Staging, cut
 from tidemill.consumer.tables import Tables, has_several_keys
-from tidemill.errors import CorruptDataError
+from tidemill.errors import CorruptDataError, UpstreamError
 from tidemill.flow.encoder.simple import Simple
 from tidemill.flow.reader import Events, Reader, Received, RowsSeen
 from tidemill.flow.reader.compression import Compression
@@ -107,6 +107,13 @@ class Intake:
         for offset, mark in due:
             self._mark(heard.partition, part, offset, mark)
         part.next_offset = heard.next_offset
+        if rows and heard.partition not in self._alignment.partitions and not self._alignment.epoch(heard.partition):
+            raise UpstreamError(
+                f"partition {heard.partition} of topic {self._kafka.topic!r} has rows, and the topic had "
+                f"{len(self._alignment.partitions)} partitions when this consumer began: rows may have changed their "
+                "partition unannounced. Copy the tables anew, and start with another --data-dir; or give --partitions "
+                "where nobody should read the others."
+            )
 
     def restart_offset(self, partition: int, position: Position) -> int:
         """Where reading begins again: at the first message that has something that was not done."""

@@ -2,7 +2,7 @@
 
 from tidemill.errors import UsageError
 from tidemill.flow.encoder import CanalJson, Debezium, OpenProtocol
-from tidemill.flow.encoder.simple import Format, Simple
+from tidemill.flow.encoder.simple import Simple
 from tidemill.sinks.kafka import KafkaOptions, is_kafka_uri, parse_kafka_uri
 
 _READ = (OpenProtocol.name, CanalJson.name, Simple.name, Debezium.name)
@@ -29,6 +29,4 @@ def parse_topic(uri: str) -> KafkaOptions:
             "messages of debezium do not tell the types of columns with debezium-disable-schema=true. Write the topic "
             "without it."
         )
-    if isinstance(protocol, Simple) and protocol.encoding_format is not Format.JSON:
-        raise UsageError("topics of protocol simple are read in JSON alone. Write the topic without encoding-format.")
     return kafka
