@@ -43,7 +43,7 @@ class World:
         self.staging = Staging(folder)
         self.intake = Intake(self.kafka, Tables({}), self.alignment, self.staging, schemas)
         self.intake.listen({0: 0, 1: 0})
-        self._ends = {0: 0, 1: 0}
+        self._ends = {0: 0, 1: 0, 2: 0}
 
     def hear(self, partition: int, *told: Told) -> None:
         first = self._ends[partition]
@@ -148,3 +148,11 @@ def test_a_table_with_several_unique_keys_is_noticed(tmp_path: Path) -> None:
     made = world.protocol.encoder(0).encode(rows)
     world.hear(0, *zip(made.message_keys(), made.messages(), strict=True))
     assert world.intake.needs_togetherness
+
+
+def test_rows_in_a_partition_that_was_added_without_a_word_stop_it(tmp_path: Path) -> None:
+    world = World(URI + "open-protocol", tmp_path)
+    world.intake.listen({2: 0})
+    world.hear(2, world.resolved(1))
+    with pytest.raises(UpstreamError, match=r"partition 2 of topic 'shop' has rows, and the topic had 2 partitions"):
+        world.hear(2, *world.rows(5))

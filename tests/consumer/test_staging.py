@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import KEY, column, rows_of, table_of
@@ -179,6 +179,7 @@ def test_a_batch_is_bounded_in_bytes(tmp_path: Path) -> None:
     assert staging.plan(to(1000, 0), 1000, is_whole=True, most_bytes=1).rows >= 1
 
 
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=6), min_size=1, max_size=12), st.integers(1, 9))
 def test_whatever_is_staged_batches_take_all_of_it_in_order_each_row_once(files: list[list[int]], most: int) -> None:
     with TemporaryDirectory() as folder:
