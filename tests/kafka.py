@@ -139,6 +139,19 @@ class Broker:
         admin = self.admin()
         admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(30)
 
+    def allow(self, user: str, topic: str, *operations: str) -> None:
+        from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+
+        kinds = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*"
+        acls = [AclBinding(*kinds, AclOperation[name], AclPermissionType.ALLOW) for name in operations]
+        admin = self.admin()
+        for done in admin.create_acls(acls).values():
+            done.result(30)
+
+    def delete(self, topic: str) -> None:
+        admin = self.admin()
+        admin.delete_topics([topic])[topic].result(30)
+
     def grow(self, topic: str, partitions: int) -> None:
         from confluent_kafka.admin import NewPartitions
 
@@ -191,6 +204,7 @@ class Broker:
             f'user_{USER}="{PASSWORD}" user_{STRANGER}="{PASSWORD}";'
         )
         scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        tokens = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"  # unsigned ones
         cert, key = self.authority.issue("broker")
         pem = self.folder / "server.pem"
         pem.write_bytes(Path(key).read_bytes() + Path(cert).read_bytes())
@@ -210,7 +224,7 @@ class Broker:
             "advertised.listeners": advertised,
             "inter.broker.listener.name": "PLAINTEXT",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT," + ",".join(f"{n}:{n}" for n in listeners),
-            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
             "log.dirs": str(self.folder / "data"),
             "auto.create.topics.enable": "false",
             "offsets.topic.replication.factor": "1",
@@ -231,6 +245,7 @@ class Broker:
             "ssl.client.auth": "requested",
             "ssl.principal.mapping.rules": f"RULE:^.*$/{USER}/",
             **{f"listener.name.{n}.plain.sasl.jaas.config": plain for n in ("sasl_plaintext", "sasl_ssl")},
+            **{f"listener.name.{n}.oauthbearer.sasl.jaas.config": tokens for n in ("sasl_plaintext", "sasl_ssl")},
             **{
                 f"listener.name.{n}.scram-sha-{bits}.sasl.jaas.config": scram
                 for n in ("sasl_plaintext", "sasl_ssl")

@@ -239,6 +239,7 @@ class Changefeed:
         owner = ChangefeedOwner(
             opened.feed, opened.sink, opened.state, self._states, target_ts=options.target_ts, config=options.config,
             orders_ddls=self._traits.orders_ddls,
+            publish_interval_seconds=self._traits.publish_interval_seconds,
         )  # fmt: skip
         owner.left_out.note(store.tables())
         if opened.state.copied is not None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from tidemill.capture.batches import wait_out
@@ -77,13 +78,15 @@ class Opening:
         target = self._sink_options.named(state.changefeed_id, pd.cluster_id)
         written_ts = await pd.get_ts() if self.is_begun else None
 
-        async def opened() -> OwnerSink:
+        async def opened() -> tuple[OwnerSink, dict[str, Any] | None]:
             # Beside the loop: a bucket or a catalog that does not answer is waited for within the call.
             return await asyncio.to_thread(self._open_sink, target, state, captured)
 
         # A new changefeed whose sink does not answer is rather told so: the URI may be wrong.
-        sink = await (wait_out(opened, say_that_the_sink_is_away) if self.is_begun else opened())
+        sink, sink_state = await (wait_out(opened, say_that_the_sink_is_away) if self.is_begun else opened())
         forget_after(self._home.undecodable, state.at)
+        if sink_state is not None:
+            state = replace(state, sink_state=sink_state)
         self._home.save(state)
         self.is_begun = True
         hold.ttl_seconds = self._options.gc_ttl_seconds
@@ -91,7 +94,9 @@ class Opening:
         schema.read_recovered_with(recovered_reader(lambda: PdClient(self._options.pd, security=self._security)))
         return Opened(state, SchemaFeed(pd, schema, state.schema_ts), sink, target, written_ts)
 
-    def _open_sink(self, target: SinkOptions, state: ChangefeedState, captured: Sequence[TableInfo]) -> OwnerSink:
+    def _open_sink(
+        self, target: SinkOptions, state: ChangefeedState, captured: Sequence[TableInfo]
+    ) -> tuple[OwnerSink, dict[str, Any] | None]:
         """What an earlier run of it still does has no effect when this returns."""
         sink = target.open_owner(
             state.sink_state,
@@ -102,9 +107,9 @@ class Opening:
         )
         self._opened(sink)
         sink.begin()
-        sink.know(captured)
+        sink_state = sink.know(captured)
         sink.fence()
-        return sink
+        return sink, sink_state
 
     async def _resume(self, pd: PdClient) -> ChangefeedState:
         """What an earlier run has written down, or a new changefeed that nothing is written down of yet."""

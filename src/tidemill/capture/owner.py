@@ -64,6 +64,7 @@ class ChangefeedOwner:
         target_ts: Ts | None = None,
         config: ChangefeedConfig | None = None,
         orders_ddls: bool = False,
+        publish_interval_seconds: float = 0.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._feed = feed
@@ -81,7 +82,9 @@ class ChangefeedOwner:
         self.taking = asyncio.Lock()  # from what the sink takes to the state that tells of it; no reader hears of it
         self.beside = Beside(sink, clock, self.tell)
         self.meeting = Meeting(self, sink, states)
-        self.publishing = Publishing(sink, states, self.beside, self.taking, self._may_publish)
+        self.publishing = Publishing(
+            sink, states, self.beside, self.taking, self._may_publish, publish_interval_seconds, clock
+        )
         self._is_closing = False
         self._is_idle_move_unsaved = False
         self._idle_saved_at = clock.monotonic()

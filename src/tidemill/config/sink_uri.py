@@ -34,11 +34,13 @@ SHOWN = frozenset({
     "keep-snapshots", "endpoint", "region", "force-path-style", "partition-num", "replication-factor",
     "auto-create-topic", "max-message-bytes", "max-batch-size", "required-acks", "kafka-version", "kafka-client-id",
     "enable-tls", "insecure-skip-verify", "sasl-mechanism", "dial-timeout",
+    "sasl-oauth-grant-type", "encoding-format", "large-message-handle-option", "large-message-handle-compression",
 })  # fmt: skip
 # Those whose values are, or may be, so that only their names are shown. Of all others not even the name.
 HIDDEN = frozenset({
     "catalog", "ssl-ca", "ssl-cert", "ssl-key", "access-key", "secret-access-key", "session-token", "role-arn",
-    "external-id", "sasl-user", "sasl-password", "ca", "cert", "key",
+    "external-id", "sasl-user", "sasl-password", "ca", "cert", "key", "sasl-oauth-token-url", "sasl-oauth-client-id",
+    "sasl-oauth-client-secret", "sasl-oauth-scopes",
 })  # fmt: skip
 # Those that say where the sink is.
 _PLACING = ("protocol", "endpoint", "catalog", "namespace", "changefeed")

@@ -66,6 +66,7 @@ class Traits:
     copies_at_once: bool = False  # an initial copy of a table has to come in one unit
     sharing: SharingRule = Sharing.NEVER
     orders_ddls: bool = False  # no row of any table may come for the first time behind a later DDL
+    publish_interval_seconds: float = 0.0  # minimum time between two checkpoints that readers are told of
     least_sharers: int = 2  # tasks; each share reads all, so where reading is much of the work, few gain nothing
 
     def sharing_among(self, tasks: int) -> SharingRule:
@@ -120,9 +121,10 @@ class OwnerSink(Protocol):
         here on; it gets SupersededError. May be called again in the term. Refuses another changefeed's target by
         name."""
 
-    def know(self, tables: Iterable[TableInfo]) -> None:
+    def know(self, tables: Iterable[TableInfo]) -> dict[str, Any] | None:
         """At the start, after ``begin``: all tables that are captured, with the columns that go out. Raises a
-        UsageError for one that the sink was asked to write in a way that does not fit it. Of later ones DDLs tell."""
+        UsageError for one that the sink was asked to write in a way that does not fit it. Of later ones DDLs tell.
+        Where it decides something by what it finds, returns the whole state, to be saved before anything is written."""
 
     def fence(self, writers: Collection[str] | None = None) -> None:
         """End every generation of these writers; None: of all writers of this changefeed, also those that nobody

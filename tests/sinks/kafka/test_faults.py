@@ -1,8 +1,13 @@
 """Whatever is late, killed or refused: first appearances stay in order, and errors say what to do."""
 
+import base64
+import json
 import threading
+import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
+from urllib.parse import quote
 
 import pytest
 
@@ -86,6 +91,18 @@ def _unit() -> tuple[object, ...]:
     return ITEM, ITEM.id, (Ts(COMMIT_TS), Ts(COMMIT_TS + 1))
 
 
+def again_and_again(feed: Feed, first: int, end: int) -> None:
+    """As a changefeed does, while what is wrong may pass."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            feed.writer = feed.another("main")
+            return feed.batch(first, end)
+        except SinkError as error:
+            if not error.retryable or time.monotonic() > deadline:
+                raise
+
+
 def test_a_broker_that_is_killed_in_the_middle_of_a_batch(broker: Broker, topic: str) -> None:
     feed = Feed(broker.uri(topic, f"protocol=open-protocol&{HASTY}"), BY_KEY)
     feed.batch(0, 100)
@@ -99,8 +116,7 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_batch(broker: Broker, topic:
         feed.target().write(killed_meanwhile())
     assert raised.value.retryable
     broker.start()
-    feed.writer = feed.another("main")
-    feed.batch(100, 1500)
+    again_and_again(feed, 100, 1500)
     feed.batch(1500, 2100)
     log = log_of(broker, topic)
     log.check()
@@ -190,6 +206,88 @@ def test_the_ways_in(broker: Broker, topic: str, way: str) -> None:
     feed = Feed(ways_in(broker)[way](topic))
     feed.batch(0, 20)
     assert ids(log_of(broker, topic)) == list(range(20))
+
+
+def _token(user: str) -> str:
+    """One that nobody has signed, as the broker of tests takes it."""
+    now = int(time.time())
+    parts = {"alg": "none"}, {"sub": user, "iat": now, "exp": now + 3600}
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts) + "."
+
+
+class _Tokens(BaseHTTPRequestHandler):
+    """A server of tokens, for clients that know the secret."""
+
+    def do_POST(self) -> None:
+        wanted = "Basic " + base64.b64encode(b"mill:s3cret/?&").decode()
+        is_known = self.headers.get("Authorization") == wanted
+        content = {"access_token": _token(USER), "token_type": "Bearer", "expires_in": 3600}
+        body = json.dumps(content if is_known else {"error": "invalid_client"}).encode()
+        self.send_response(200 if is_known else 401)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Not to standard error."""
+
+
+@pytest.fixture
+def token_url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Tokens)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/token"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def _with_token(broker: Broker, topic: str, url: str, secret: str) -> str:
+    quoted = quote(base64.b64encode(secret.encode()), safe="")
+    asked = f"sasl-mechanism=oauthbearer&sasl-oauth-token-url={quote(url, safe='')}&sasl-oauth-client-id={USER}"
+    asked += f"&sasl-oauth-client-secret={quoted}"
+    return f"kafka://127.0.0.1:{broker.sasl_port}/{topic}?protocol=open-protocol&{HASTY}&{asked}"
+
+
+def test_a_way_in_with_a_token(broker: Broker, topic: str, token_url: str) -> None:
+    feed = Feed(_with_token(broker, topic, token_url, PASSWORD))
+    feed.batch(0, 20)
+    assert ids(log_of(broker, topic)) == list(range(20))
+
+
+def test_whoever_gets_no_token_is_told_so(broker: Broker, topic: str, token_url: str) -> None:
+    with pytest.raises(SinkError, match=r"the login failed.*Check sasl-oauth-token-url") as raised:
+        Feed(_with_token(broker, topic, token_url, "hush"))
+    assert "hush" not in str(raised.value)
+
+
+def test_a_right_that_is_missing_when_rows_come_stops_the_changefeed(broker: Broker, topic: str) -> None:
+    broker.create(topic, 2)
+    broker.allow(STRANGER, topic, "DESCRIBE", "DESCRIBE_CONFIGS")
+    uri = f"kafka://127.0.0.1:{broker.sasl_port}/{topic}?protocol=open-protocol&{HASTY}"
+    feed = Feed(f"{uri}&sasl-user={STRANGER}&sasl-password={quote(PASSWORD, safe='')}")
+    with pytest.raises(SinkError, match="Grant the user") as raised:
+        feed.batch(0, 10)
+    assert not raised.value.retryable
+    broker.allow(STRANGER, topic, "WRITE")
+    feed = Feed(f"{uri}&sasl-user={STRANGER}&sasl-password={quote(PASSWORD, safe='')}")
+    feed.batch(0, 10)
+    assert ids(log_of(broker, topic)) == list(range(10))
+
+
+def test_a_topic_that_is_deleted_meanwhile_stops_the_changefeed(broker: Broker, topic: str) -> None:
+    feed = Feed(broker.uri(topic, f"protocol=open-protocol&{HASTY}"), BY_KEY)
+    feed.batch(0, 100)
+    broker.delete(topic)
+    with pytest.raises(SinkError, match="cannot send messages to topic"):
+        feed.target().write(inserts(100, 200))
+    assert topic not in broker.topics()
+    feed.writer = feed.another("main")
+    with pytest.raises(SinkError, match="is not there any more, though rows have been sent to it") as raised:
+        feed.batch(100, 200)
+    assert not raised.value.retryable
 
 
 def test_a_file_that_is_missing_is_named() -> None:

@@ -15,6 +15,8 @@ from tidemill.model.changefeed import Dispatch
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
+from tidemill.sinks.kafka.producer import Sending
+from tidemill.testing.schema_registry import StandInRegistry
 
 
 def ddl(of: TableInfo, at: int, kind: ActionType = ActionType.ADD_COLUMN, **more: Any) -> DdlEvent:
@@ -92,6 +94,64 @@ def test_a_topic_that_grows_gets_rows_where_they_were(broker: Broker, topic: str
     assert log.copies == 100
     log.partitions = log.partitions[:3]
     assert sorted(ids(log)) == list(range(200))
+
+
+def test_a_topic_that_grows_before_anything_is_saved_changes_nothing(broker: Broker, topic: str) -> None:
+    broker.create(topic, 2)
+    feed = Feed(broker.uri(topic), BY_KEY)
+    saved = feed.owner.know([ITEM])  # before the first row
+    feed.target().write(inserts(0, 100))  # and now it is killed
+    broker.grow(topic, 5)
+    feed = Feed(broker.uri(topic), BY_KEY, saved)
+    feed.batch(0, 100)
+    log = log_of(broker, topic)
+    assert (log.copies, [len(part) for part in log.partitions[2:]]) == (100, [0, 0, 0])
+
+
+def test_a_topic_whose_tables_are_gone_hears_once_more_and_then_no_more(broker: Broker, topic: str) -> None:
+    rules = (Dispatch(("shop.*",), topic=f"{topic}_{{schema}}_{{table}}"),)
+    feed = Feed(broker.uri(topic, "protocol=open-protocol&partition-num=1"), rules)
+    names = ("item", "gone", "old")
+    feed.saved = feed.owner.know([table(name, table_id=200 + n) for n, name in enumerate(names)])
+    feed.batch(0, 10, table("gone", table_id=201))
+    feed.owner.ddl(ddl(table("gone", table_id=201), 20, ActionType.DROP_TABLE))
+    renamed = ddl(table("new", table_id=202), 21, ActionType.RENAME_TABLE, pre_schema="shop", pre_table="old")
+    feed.owner.ddl(renamed)
+    feed.owner.publish(Ts(COMMIT_TS + 19))
+    feed.owner.publish(Ts(COMMIT_TS + 30))
+    feed.owner.publish(Ts(COMMIT_TS + 40))
+    found = {name: log_of(broker, f"{topic}_shop_{name}").resolved_ts - COMMIT_TS for name in (*names, "new")}
+    assert found == {"item": 40, "gone": 30, "old": 30, "new": 40}
+    broker.delete(f"{topic}_shop_gone")
+    Feed(broker.uri(topic, "protocol=open-protocol&partition-num=1"), rules, feed.saved).owner.publish(
+        Ts(COMMIT_TS + 50)
+    )
+
+
+def test_a_broadcast_does_not_wait_for_each_partition(broker: Broker, topic: str) -> None:
+    feed = Feed(broker.uri(topic, "protocol=open-protocol&partition-num=100"))
+    flushes = 0
+
+    def counted(self: Sending, *_: object) -> None:
+        nonlocal flushes
+        flushes += 1
+        wait(self, *_)  # type: ignore[arg-type]
+
+    wait = Sending._wait
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sending, "_wait", counted)
+        feed.owner.publish(Ts(COMMIT_TS + 1))
+    assert flushes == 1
+    assert log_of(broker, topic).resolved_ts == COMMIT_TS + 1
+
+
+def test_avro_s_topics_have_one_table_each(broker: Broker, topic: str) -> None:
+    with StandInRegistry() as registry:
+        uri = broker.uri(topic, f"protocol=avro&schema-registry={registry.uri}")
+        feed = Feed(uri)
+        with pytest.raises(ConfigError, match=r"shop\.item and shop\.more would share topic .* Give each a topic"):
+            feed.owner.know([ITEM, table("more", table_id=7)])
+        Feed(uri, (Dispatch(("*.*",), topic="{schema}_{table}"),)).owner.know([ITEM, table("more", table_id=7)])
 
 
 @pytest.mark.parametrize(

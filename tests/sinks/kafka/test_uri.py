@@ -16,6 +16,10 @@ from tidemill.sinks.kafka import KafkaOptions
 from tidemill.sinks.kafka.connection import producer_settings, settings
 
 OPEN = "protocol=open-protocol"
+OAUTH = (
+    "sasl-mechanism=OAuthBearer&sasl-oauth-token-url=https%3A%2F%2Fid%2Ftoken&sasl-oauth-client-id=me"
+    "&sasl-oauth-client-secret=aHVzaA%3D%3D&sasl-oauth-scopes=a%20b"
+)
 
 
 def read(uri: str, **more: Any) -> KafkaOptions:
@@ -63,6 +67,19 @@ def test_the_scheme_asks_for_tls() -> None:
     assert found["enable.ssl.certificate.verification"] is False
 
 
+def test_tokens_are_asked_for_where_the_uri_says() -> None:
+    options = read(f"kafka+ssl://b/t?{OPEN}&{OAUTH}")
+    found = settings(options)
+    assert (found["security.protocol"], found["sasl.mechanism"]) == ("SASL_SSL", "OAUTHBEARER")
+    asked = {name.removeprefix("sasl.oauthbearer."): found[name] for name in found if "oauthbearer" in name}
+    assert asked == {
+        "method": "oidc", "token.endpoint.url": "https://id/token", "client.id": "me", "client.secret": "hush",
+        "scope": "a b",
+    }  # fmt: skip
+    assert "hush" not in repr(options)
+    assert "aHVzaA" not in options.safe_uri
+
+
 def test_what_is_sent_is_a_prefix_whatever_fails() -> None:
     found = producer_settings(read(f"kafka://b/t?{OPEN}"), 500)
     assert found["enable.idempotence"]
@@ -94,7 +111,15 @@ def test_what_is_sent_is_a_prefix_whatever_fails() -> None:
         (f"kafka://b/t?{OPEN}&insecure-skip-verify=true", "nothing without TLS"),
         (f"kafka://b/t?{OPEN}&sasl-user=u", "'sasl-password' is missing"),
         (f"kafka://b/t?{OPEN}&sasl-mechanism=plain", "'sasl-user' is missing"),
-        (f"kafka://b/t?{OPEN}&sasl-mechanism=gssapi&sasl-user=u&sasl-password=p", "must be plain"),
+        (f"kafka://b/t?{OPEN}&sasl-mechanism=GSSAPI&sasl-user=u&sasl-password=p", "Kerberos is not supported: .*SCRAM"),
+        (f"kafka://b/t?{OPEN}&sasl-gssapi-user=u", "there is no Kerberos; use SCRAM or a certificate"),
+        (f"kafka://b/t?{OPEN}&sasl-mechanism=oauthbearer", "'sasl-oauth-token-url' is missing: oauthbearer needs it"),
+        (f"kafka://b/t?{OPEN}&sasl-oauth-client-id=x", "'sasl-oauth-client-id' needs sasl-mechanism=oauthbearer"),
+        (f"kafka://b/t?{OPEN}&{OAUTH}&sasl-user=pw", "'sasl-user' is not for oauthbearer"),
+        (f"kafka://b/t?{OPEN}&{OAUTH}&sasl-oauth-audience=pw", "'sasl-oauth-audience' is not supported"),
+        (f"kafka://b/t?{OPEN}&{OAUTH}&sasl-oauth-grant-type=password", "must be client_credentials"),
+        (f"kafka://b/t?{OPEN}&sasl-oauth-client-secret=pw!", "must be the secret in Base64"),
+        (f"kafka://b/t?{OPEN}&sasl-oauth-token-url=pw", "must be an address such as https://id.example.com/token"),
         (f"kafka://b/t?{OPEN}&transaction-atomicity=table", "must be none"),
     ],
 )

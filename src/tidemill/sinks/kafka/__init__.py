@@ -6,6 +6,7 @@
     producer     messages sent in order and confirmed; one producer per worker process, kept between batches
     target       what an executor does: dispatch, encode, send
     speaking     what protocols want beside: schemas sent along, a place for large messages
+    audience     which topics hear of a resolved-ts: those of tables that are there
     generations  late tasks and owners, told apart as far as a process can tell
     sink         both halves
 

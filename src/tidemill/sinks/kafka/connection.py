@@ -25,7 +25,7 @@ _TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 
 def settings(options: KafkaOptions) -> dict[str, Any]:
     """For any client."""
-    is_sasl = bool(options.sasl_user)
+    is_sasl = bool(options.sasl_mechanism)
     found: dict[str, Any] = {
         "bootstrap.servers": ",".join(options.brokers),
         "client.id": _FORBIDDEN.sub("_", options.client_id or f"tidemill_{options.changefeed}"),
@@ -36,7 +36,16 @@ def settings(options: KafkaOptions) -> dict[str, Any]:
         "allow.auto.create.topics": False,
         "log_level": _SILENT,
     }
-    if is_sasl:
+    if options.sasl_mechanism == "oauthbearer":
+        found |= {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.token.endpoint.url": options.oauth_token_url,
+            "sasl.oauthbearer.client.id": options.oauth_client_id,
+            "sasl.oauthbearer.client.secret": options.oauth_client_secret,
+        }
+        found |= {"sasl.oauthbearer.scope": options.oauth_scopes} if options.oauth_scopes else {}
+    elif is_sasl:
         found |= {
             "sasl.mechanism": _MECHANISMS[options.sasl_mechanism],
             "sasl.username": options.sasl_user,
@@ -81,6 +90,11 @@ def sink_error(options: KafkaOptions, doing: str, error: Any) -> SinkError:
     name = error.name() if error is not None else "_TIMED_OUT"
     said = error.str() if error is not None else "no answer in time"
     where = f"cannot {doing} ({options.place})"
+    if name in _LOGIN and options.oauth_token_url:
+        return SinkError(
+            f"{where}: the login failed: {said}. Check sasl-oauth-token-url, client-id, client-secret and scopes, and "
+            "that the broker trusts the server of tokens."
+        )
     if name in _LOGIN:
         return SinkError(
             f"{where}: the broker refuses our login: {said}. Check sasl-user, sasl-password and sasl-mechanism."

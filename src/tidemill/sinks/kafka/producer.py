@@ -41,7 +41,12 @@ class Sending:
     def send(self, topic: str, partition: int, messages: list[dict[str, Any]]) -> None:
         """In this order, behind what was sent before."""
         self._wait(self._queued // 2, topic)
-        self._queued = len(messages)
+        self._queued = 0
+        self.add(topic, partition, messages)
+
+    def add(self, topic: str, partition: int, messages: list[dict[str, Any]]) -> None:
+        """Likewise, without a look at how many wait to be confirmed: for few messages to many partitions."""
+        self._queued += len(messages)
         # The partition of a single message would be ignored in a batch, so each partition has its own.
         try:
             taken = self._producer.produce_batch(topic, messages, partition=partition, on_delivery=self._delivered)
@@ -165,7 +170,7 @@ def _pieces(payload: Any, ends: npt.NDArray[np.int64]) -> list[bytes]:
 
 
 def send_everywhere(sending: Sending, topics: Mapping[str, int], message: Mapping[str, bytes | None]) -> None:
-    """One message into each partition of each topic."""
+    """One message into each partition of each topic, all under way at the same time."""
     for topic, partitions in topics.items():
         for partition in range(partitions):
-            sending.send(topic, partition, [dict(message)])
+            sending.add(topic, partition, [dict(message)])

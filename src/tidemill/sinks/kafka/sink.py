@@ -18,7 +18,7 @@ import numpy as np
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import InvariantError, SinkError, UsageError
 from tidemill.flow.dispatcher.partition import Kind
-from tidemill.flow.encoder import Message
+from tidemill.flow.encoder import Avro, Message
 from tidemill.flow.encoder.port import AdminProtocol, BootstrapProtocol
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
@@ -27,6 +27,7 @@ from tidemill.model.progress import Checkpoints, Window
 from tidemill.model.receipt import Receipt
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
+from tidemill.sinks.kafka.audience import Audience
 from tidemill.sinks.kafka.generations import NEWEST, OWNER, Generation
 from tidemill.sinks.kafka.producer import POOL, send_everywhere
 from tidemill.sinks.kafka.speaking import check
@@ -67,6 +68,7 @@ class KafkaOwner(NoSyncPoints):
         self._refilled = (state or {}).get("refilled")  # the last DDL that brought rows: its ts and number
         self._wanted: int | None = None  # partitions, from the next sync on
         self._change = _Change.read((state or {}).get("change"))
+        self._audience = Audience(self._rules, options.topic, has_one_table=isinstance(options.protocol, Avro))
         self._term: Generation | None = None
         self._told_ts = Ts(0)
 
@@ -85,12 +87,14 @@ class KafkaOwner(NoSyncPoints):
         self._term = NEWEST.begin((self._options.changefeed, self._options.cluster_id, OWNER))
         self._announce()
 
-    def know(self, tables: Iterable[TableInfo]) -> None:
-        """Their topics hear of the resolved-ts from the start, rows or not."""
+    def know(self, tables: Iterable[TableInfo]) -> dict[str, Any] | None:
+        """Their topics hear of the resolved-ts from the start, rows or not. Over how many partitions each is spread
+        is decided here: it is saved before a row is sent, so a topic that grows now changes nothing any more."""
         loose = []
         for table in tables:
             destination = self._rules.destination(table)
             self._rules.check(table)
+            self._audience.add(table)
             self._known.topic(destination.topic)
             self._bootstrap(table, destination.topic)
             if destination.rule.kind is Kind.INDEX_VALUE and not destination.rule.keeps_row_order(table):
@@ -101,6 +105,7 @@ class KafkaOwner(NoSyncPoints):
                 "apply changes that meet in another one in their order",
                 tables=", ".join(loose[:_MOST_NAMED]), count=len(loose),
             )  # fmt: skip
+        return self._state()
 
     def _bootstrap(self, table: TableInfo, topic: str) -> None:
         """The table's schema, where the protocol wants those of all tables told at the start."""
@@ -121,6 +126,7 @@ class KafkaOwner(NoSyncPoints):
         message = self._options.protocol.ddl(event, _now_ms())
         if message is not None:
             self._send(message, {self._topic_of(event): 0})
+        self._audience.follow(event)
         if self._rescan is None or event.table_info is None or not event.gives_key:
             return None
         at = [int(event.finished_ts), event.seq]
@@ -131,6 +137,7 @@ class KafkaOwner(NoSyncPoints):
 
     def take(self, commit: Mapping[str, Any]) -> dict[str, Any]:
         self._known.learn(commit)
+        self._audience.use(commit.get("topics", {}))
         return self._state()
 
     @property
@@ -148,7 +155,7 @@ class KafkaOwner(NoSyncPoints):
         if not isinstance(self._options.protocol, AdminProtocol):
             raise UsageError(
                 f"protocol {self._options.protocol.name} cannot tell readers that the number of partitions changes. "
-                "Only open-protocol can; begin a new changefeed, into another topic."
+                "Only open-protocol and long-form can; begin a new changefeed, into another topic."
             )
         if partitions < 1:
             raise UsageError(f"a topic cannot have {partitions} partitions. Choose 1 or more.")
@@ -188,7 +195,8 @@ class KafkaOwner(NoSyncPoints):
             return
         message = self._options.protocol.resolved(checkpoint_ts, _now_ms())
         if message is not None:
-            self._send(message, {self._options.topic: 0, **self._known.counts})
+            self._send(message, sorted(self._audience.topics()))
+        self._audience.told(checkpoint_ts)
         self._told_ts = checkpoint_ts
 
     def close(self) -> None:

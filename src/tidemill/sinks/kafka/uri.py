@@ -5,6 +5,8 @@
 Names, words and defaults are TiCDC's. A parameter that we do not know, or know and cannot honour, is refused.
 """
 
+import base64
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
@@ -24,7 +26,9 @@ from tidemill.sinks.port import OwnerSink, Rescan, SinkWriter, Traits
 SCHEMES = ("kafka", "kafka+ssl")
 DEFAULT_PORT = 9092
 DEFAULT_PARTITIONS = 3
-_MECHANISMS = ("plain", "scram-sha-256", "scram-sha-512")
+_TELLING_SECONDS = 0.3  # a resolved-ts costs a message in each partition
+_OAUTH = "oauthbearer"
+_MECHANISMS = ("plain", "scram-sha-256", "scram-sha-512", _OAUTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,10 @@ class KafkaOptions:
     sasl_user: str = ""
     sasl_password: str = field(default="", repr=False)
     sasl_mechanism: str = ""
+    oauth_token_url: str = ""
+    oauth_client_id: str = ""
+    oauth_client_secret: str = field(default="", repr=False)
+    oauth_scopes: str = ""
     dial_timeout_seconds: float = 10.0
     read_timeout_seconds: float = 10.0
     write_timeout_seconds: float = 10.0
@@ -75,6 +83,7 @@ class KafkaOptions:
             sharing=KafkaSharing(self.rules, not self.output_raw_change_event),
             least_sharers=4,
             orders_ddls=True,
+            publish_interval_seconds=_TELLING_SECONDS,
         )
 
     def dispatched(self, dispatching: Dispatching) -> "KafkaOptions":
@@ -168,8 +177,41 @@ def _protocol(text: str) -> str:
 def _acks(text: str) -> str:
     if text not in ("-1", "all"):
         raise ValueError(
-            "-1: what fewer than all replicas in sync have confirmed may be lost, though the checkpoint is past it"
+            "-1: what fewer than all replicas in sync have confirmed may be lost, though the checkpoint is past it. "
+            "Take the parameter out"
         )
+    return text
+
+
+_MECHANISM = word_of(*_MECHANISMS)
+
+
+def _mechanism(text: str) -> str:
+    if text.lower() == "gssapi":
+        raise ValueError(
+            f"{', '.join(_MECHANISMS)}. Kerberos is not supported: the client of Kafka that we use comes without it. "
+            "Give us a user of SCRAM, or a certificate (ca, cert and key), of our own"
+        )
+    return _MECHANISM(text)
+
+
+def _grant(text: str) -> str:
+    if text != "client_credentials":
+        raise ValueError("client_credentials")
+    return text
+
+
+def _secret(text: str) -> str:
+    """In Base64, as TiCDC wants it."""
+    try:
+        return base64.b64decode(text, validate=True).decode()
+    except ValueError:
+        raise ValueError("the secret in Base64") from None
+
+
+def _token_url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s?#]+", text):
+        raise ValueError("an address such as https://id.example.com/token, without parameters")
     return text
 
 
@@ -243,8 +285,18 @@ PARAMETERS: Mapping[str, KafkaParameter] = {
     "sasl-user": KafkaParameter("sasl_user", _some, "", "User of SASL."),
     "sasl-password": KafkaParameter("sasl_password", _some, "", "Password of SASL."),
     "sasl-mechanism": KafkaParameter(
-        "sasl_mechanism", word_of(*_MECHANISMS), "plain", "`plain`, `scram-sha-256` or `scram-sha-512`."
+        "sasl_mechanism",
+        _mechanism,
+        "plain",
+        "`plain`, `scram-sha-256`, `scram-sha-512`, or `oauthbearer` with the `sasl-oauth-…` parameters.",
     ),
+    "sasl-oauth-token-url": KafkaParameter(
+        "oauth_token_url", _token_url, "", "Where `oauthbearer` gets its tokens (OIDC, client credentials)."
+    ),
+    "sasl-oauth-client-id": KafkaParameter("oauth_client_id", _some, "", "Our id there."),
+    "sasl-oauth-client-secret": KafkaParameter("oauth_client_secret", _secret, "", "Our secret there, in Base64."),
+    "sasl-oauth-scopes": KafkaParameter("oauth_scopes", _some, "", "Scopes to ask for, with spaces between them."),
+    "sasl-oauth-grant-type": KafkaParameter("", _grant, "client_credentials", "Only `client_credentials` is possible."),
     "dial-timeout": KafkaParameter("dial_timeout_seconds", seconds_from(1.0), "10s", "How long connecting may take."),
     "read-timeout": KafkaParameter("read_timeout_seconds", seconds_from(1.0), "10s", "How long an answer may take."),
     "write-timeout": KafkaParameter(
@@ -265,16 +317,18 @@ PARAMETERS: Mapping[str, KafkaParameter] = {
     "transaction-atomicity": KafkaParameter("", _atomicity, "none", "Only `none` is possible."),
 }
 
+_NO_KERBEROS = "there is no Kerberos; use SCRAM or a certificate"
 REFUSED: Mapping[str, str] = {
     "max-retry": "messages are sent again until they are confirmed",
-    "sasl-gssapi-auth-type": "Kerberos is not supported",
-    "sasl-gssapi-keytab-path": "Kerberos is not supported",
-    "sasl-gssapi-kerberos-config-path": "Kerberos is not supported",
-    "sasl-gssapi-service-name": "Kerberos is not supported",
-    "sasl-gssapi-user": "Kerberos is not supported",
-    "sasl-gssapi-password": "Kerberos is not supported",
-    "sasl-gssapi-realm": "Kerberos is not supported",
-    "sasl-gssapi-disable-pafxfast": "Kerberos is not supported",
+    "sasl-oauth-audience": "tokens are asked for by scope; let the authorization server add the audience",
+    "sasl-gssapi-auth-type": _NO_KERBEROS,
+    "sasl-gssapi-keytab-path": _NO_KERBEROS,
+    "sasl-gssapi-kerberos-config-path": _NO_KERBEROS,
+    "sasl-gssapi-service-name": _NO_KERBEROS,
+    "sasl-gssapi-user": _NO_KERBEROS,
+    "sasl-gssapi-password": _NO_KERBEROS,
+    "sasl-gssapi-realm": _NO_KERBEROS,
+    "sasl-gssapi-disable-pafxfast": _NO_KERBEROS,
     "encoder-concurrency": "rows are encoded by Spark's tasks: choose their number with --spark-master",
 }
 
@@ -317,9 +371,24 @@ def _is_tls(scheme: str, values: dict[str, Any]) -> bool:
 
 
 def _check_sasl(values: dict[str, Any]) -> None:
+    if values.get("sasl_mechanism") == _OAUTH:
+        _check_oauth(values)
+        return
+    stray = next((name for name in values if name.startswith("oauth_")), None)
+    if stray is not None:
+        raise SinkUriError(f"sink URI parameter 'sasl-{stray.replace('_', '-')}' needs sasl-mechanism=oauthbearer.")
     lacking = [name for name in ("sasl_user", "sasl_password") if name not in values]
     if len(lacking) == 1 or ("sasl_mechanism" in values and lacking):
         name = lacking[0].replace("_", "-")
         raise SinkUriError(f"sink URI parameter {name!r} is missing: user and password of SASL belong together.")
     if not lacking:
         values.setdefault("sasl_mechanism", "plain")
+
+
+def _check_oauth(values: dict[str, Any]) -> None:
+    for name in ("oauth_token_url", "oauth_client_id", "oauth_client_secret"):
+        if name not in values:
+            raise SinkUriError(f"sink URI parameter 'sasl-{name.replace('_', '-')}' is missing: oauthbearer needs it.")
+    stray = next((name for name in ("sasl_user", "sasl_password") if name in values), None)
+    if stray is not None:
+        raise SinkUriError(f"sink URI parameter {stray.replace('_', '-')!r} is not for oauthbearer. Take it out.")
