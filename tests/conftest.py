@@ -10,17 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests import rounds
 from tidebox.warm import warm_up
 
+# Properties are about results, not about how busy the machine is.
+settings.register_profile("tidemill", max_examples=rounds.examples(100), deadline=None)
+settings.load_profile("tidemill")
 
+
+@pytest.hookimpl(trylast=True)  # after the plugin that marks properties
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A soak runs what scales or takes long, everything else runs without."""
 
     def is_wanted(item: pytest.Item) -> bool:
         if rounds.is_soak():
-            return any(item.get_closest_marker(name) for name in ("soak", "rounds"))
+            return any(item.get_closest_marker(name) for name in ("soak", "rounds", "hypothesis"))
         return item.get_closest_marker("soak") is None
 
     left = [item for item in items if not is_wanted(item)]

@@ -1,7 +1,8 @@
 """How often, and from which seed, a test repeats what chance decides.
 
 ``make test`` takes a few rounds from a fixed seed; ``make soak ROUNDS=200 SEED=7`` takes the numbers that it is given.
-Tests that scale are marked ``rounds``; those that are only worth their time in a soak are marked ``soak``. Where a
+Tests that scale are marked ``rounds``; those that are only worth their time in a soak are marked ``soak``. Properties
+are tried on more ``examples`` there. Where a
 test fails, the seed and the number of rounds to repeat it with are in the report.
 """
 
@@ -31,6 +32,12 @@ def seeds(usual: int) -> range:
     """For a test that is repeated by its parameters: as many as ``rounds`` says, from the seed that was given on."""
     first = int(os.environ.get(_SEED, 0))
     return range(first, first + rounds(usual))
+
+
+def examples(usual: int) -> int:
+    """How many a property is tried on: in ``make test``, which is run often, a third of them and at least twenty; in a
+    soak all of them, or as many rounds as were asked for."""
+    return max(usual, rounds(usual)) if is_soak() else min(usual, max(20, usual // 3))
 
 
 def replay_command(nodeid: str, seed: int, rounds: int | None) -> str:

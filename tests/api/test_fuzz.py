@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from tests.api.clients import Client, shop
+from tests.rounds import examples
 from tidemill.api.app import create_app
 from tidemill.errors import ChangefeedExistsError
 from tidemill.model.cluster import NewChangefeed
@@ -133,7 +134,7 @@ def _closed() -> Iterator[None]:
 def test_nothing_that_is_sent_breaks_it(method: str, path: str, operation: dict[str, Any]) -> None:
     is_form = "application/x-www-form-urlencoded" in operation.get("requestBody", {}).get("content", {})
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(request_of(operation, path))
     def try_it(request: tuple[str, dict[str, str], Any]) -> None:
         check(method, path, send(method.upper(), *request, is_form=is_form))

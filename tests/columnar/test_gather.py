@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.flow.sorter.sorter_changes import batch, change
+from tests.rounds import examples
 from tidemill.columnar.gather import Scattered
 from tidemill.flow.sorter.arrowfile import ALIGNMENT, frame
 from tidemill.model.change import RAW_CHANGE_SCHEMA
@@ -13,7 +14,7 @@ from tidemill.model.change import RAW_CHANGE_SCHEMA
 columns = st.lists(st.lists(st.binary(max_size=12), max_size=8), max_size=4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(columns=columns, room=st.integers(1, 30), data=st.data())
 def test_values_are_copied_in_order_through_any_room(
     columns: list[list[bytes]], room: int, data: st.DataObject

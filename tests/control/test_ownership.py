@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.control.test_progress import at, barriers
+from tests.rounds import examples
 from tidemill.control.barriers import Barriers
 from tidemill.control.ownership import (
     Ownership,
@@ -268,7 +269,7 @@ class Story:
         assert all(ddl in self.ran for ddl in self.ddls if ddl[0] <= now.ddl_ts)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     ddls=st.lists(st.tuples(st.integers(1, 60), st.sets(st.integers(1, 4))), max_size=6, unique_by=lambda ddl: ddl[0]),
     sync_every=st.sampled_from([0, 7, 20]),

@@ -72,7 +72,7 @@ def held(mariadb: MariaDb) -> Rows | None:
 @pytest.mark.parametrize(
     ("protocol", "consistency", "usually"),
     [
-        pytest.param("open-protocol", "transaction", 3, id="transactions"),
+        pytest.param("open-protocol", "transaction", 2, id="transactions"),
         pytest.param("open-protocol", "row", 1, id="rows"),
         pytest.param(
             "canal-json&enable-tidb-extension=true", "transaction", 1, id="canal-json", marks=pytest.mark.soak

@@ -21,7 +21,7 @@ from tidemill.upstream.raw import RawClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.txn import TxnClient
 
-ROUNDS = 3
+ROUNDS = 2
 WRITERS = 4
 RAW_KEYS = 20
 LOCK_TTL_MS = 500  # what a killed round leaves is waited for

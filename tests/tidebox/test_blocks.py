@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import examples
 from tests.tidebox.stub import COMMITTED
 from tidebox import blocks
 from tidebox.engine import Engine, Family
@@ -79,7 +80,7 @@ def read_changes(snapshot, checkpoint, drop_looped, max_bytes):
 
 
 @pytest.mark.parametrize(("per_block", "long_bytes"), [(1, 1), (2, 3000), (7, 1), (7, 500), (8192, 8 << 20)])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(records, st.integers(0, 400), st.booleans(), st.sampled_from([1, 300, 1 << 20]))
 def test_changes_equal_the_model(engine, per_block, long_bytes, history, checkpoint, drop_looped, max_bytes):
     with pytest.MonkeyPatch.context() as patch:
@@ -92,7 +93,7 @@ def test_changes_equal_the_model(engine, per_block, long_bytes, history, checkpo
 
 
 @pytest.mark.parametrize("per_block", [1, 3, 8192])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(records, st.integers(0, 650), st.integers(1, 5))
 def test_visible_rows_equal_the_model(engine, per_block, history, version, limit):
     with pytest.MonkeyPatch.context() as patch:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import examples
 from tidebox import blocks
 from tidebox.cluster import Cluster
 from tidebox.engine import Engine, Family
@@ -188,7 +189,7 @@ def needed(versions, safepoint):
             yield key, commit_ts, start_ts, kind, value
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(stores(), st.integers(1, 6))
 def test_reads_at_or_above_the_safepoint_are_unchanged_and_nothing_unneeded_is_left(engine, store, block):
     versions, safepoint = store
@@ -202,7 +203,7 @@ def test_reads_at_or_above_the_safepoint_are_unchanged_and_nothing_unneeded_is_l
     assert left(cluster) == ({(key, commit_ts) for key, commit_ts, *_ in stays}, values)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(stores(), st.integers(1, 3), st.integers(0, 40))
 @example(store=([(b"a", 4, 3, D, b""), (b"a", 2, 1, P, b"v")], 6), block=1, blocks_done=40)
 def test_a_pass_that_ends_after_any_block_has_done_no_harm(engine, store, block, blocks_done):
@@ -224,7 +225,7 @@ def test_a_pass_that_ends_after_any_block_has_done_no_harm(engine, store, block,
     assert left(cluster)[0] == {(key, commit_ts) for key, commit_ts, *_ in needed(versions, safepoint)}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(stores(), st.integers(1, 3), st.sets(st.integers(0, 31), max_size=5), st.sampled_from([b"a", b"z"]))
 def test_what_an_unfinished_transaction_needs_stays_until_it_is_over(engine, store, block, starts, prefix):
     versions, safepoint = store
@@ -265,7 +266,7 @@ def test_a_key_that_a_command_is_on_waits_for_the_next_pass(tmp_path):
         assert left(cluster)[0] == {(b"a", 4), (b"b", 4)}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(stores(), st.integers(1, 3), st.lists(st.sets(st.sampled_from(KEYS)), max_size=12))
 @example(
     store=([(b"a", 6, 5, D, b""), (b"a", 4, 3, P, b"v"), (b"a", 2, 1, P, b"v")], 8), block=1, commands=[set(), {b"a"}]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import examples
 from tests.tidebox.stub import client_of, delete, put
 from tidebox.transactions import KeyLockedError, LockNotFoundError, WriteConflictError
 from tidebox.upstream import EmbeddedUpstream
@@ -101,7 +102,7 @@ def shared():
         yield upstream, client, itertools.count()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(writes, st.integers(1, 10), st.booleans())
 def test_scans_equal_a_model_at_every_ts(shared, transactions, limit, backwards):
     upstream, client, counter = shared

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import examples
 from tidebox import blocks, raw_blocks
 from tidebox.engine import Engine, Family
 from tidebox.raw import DELETED, RawValue
@@ -45,7 +46,7 @@ def fill(engine, stored):
 
 
 @pytest.mark.parametrize("per_block", [1, 3, 8192])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(versions, st.integers(0, 20), st.integers(1, 5))
 def test_bulk_reading_equals_the_model(engine, per_block, stored, checkpoint, limit):
     newest = fill(engine, stored)
@@ -65,7 +66,7 @@ def test_bulk_reading_equals_the_model(engine, per_block, stored, checkpoint, li
 
 
 @pytest.mark.parametrize("per_block", [1, 3, 8192])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(versions, st.integers(0, 21))
 def test_only_what_no_reader_can_see_is_removed_and_each_step_is_safe(engine, per_block, stored, before):
     newest = fill(engine, stored)

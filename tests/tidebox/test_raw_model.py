@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import examples
 from tests.tidebox.rawclient import RawClient
 from tests.tidebox.stub import client_of
 from tidebox.upstream import EmbeddedUpstream
@@ -116,7 +117,7 @@ class Model:
         return grouped.values()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(operations)
 def test_any_operations_equal_a_dictionary(shared, steps):
     model = Model(*shared)

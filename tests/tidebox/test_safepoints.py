@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.rounds import examples
 from tests.tidebox.stub import client_of, delete, put
 from tidebox.engine import Engine, Family
 from tidebox.safepoints import GC_WORKER, NEVER, SafepointRefusedError, Safepoints
@@ -506,7 +507,7 @@ def test_neither_form_breaks_what_the_other_promised(tmp_path):
     TwoForms.engine = Engine(tmp_path)
     try:
         case = TwoForms.TestCase
-        case.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+        case.settings = settings(max_examples=examples(60), stateful_step_count=20, deadline=None)
         case().runTest()
     finally:
         TwoForms.engine.close()

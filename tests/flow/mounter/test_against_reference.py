@@ -18,6 +18,7 @@ from tests.flow.schema.stores import fed_store
 from tests.histories import load
 from tests.reference import encode as e
 from tests.reference.rows import Decoder, Undecodable, go_float, single_text
+from tests.rounds import examples
 from tidemill.columnar.floats import LONGEST_FLOAT, powers_of_ten, write_float
 from tidemill.errors import RowUndecodableError
 from tidemill.flow.mounter import mount, mount_values
@@ -119,7 +120,7 @@ def batches(draw: st.DrawFn) -> tuple[TableInfo, list[tuple[bytes, bytes]], str]
     return table(*(kind[0](i) for i, kind in made.items())), pairs, zone
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(250), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(batches())
 def test_any_batch_decodes_as_its_rows_do_one_by_one(batch: tuple[TableInfo, list[tuple[bytes, bytes]], str]) -> None:
     t, pairs, zone = batch
@@ -144,7 +145,7 @@ def damage(rng: random.Random, data: bytes) -> bytes:
             return data + data[:at]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(batches(), st.randoms(use_true_random=False))
 def test_a_damaged_row_of_either_format_is_refused_or_read_alike(
     batch: tuple[TableInfo, list[tuple[bytes, bytes]], str], rng: random.Random
@@ -195,21 +196,21 @@ def both(t: TableInfo, physical_id: int, key: bytes, value: bytes) -> tuple[Any,
     return mine, plain
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=60))
 def test_arbitrary_bytes_are_no_document_or_read_alike(cell: bytes) -> None:
     mine, plain = outcomes(table(column(2, T.JSON)), e.record_key(ID, 1), e.row_v2({2: cell}))
     assert mine == plain
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(documents.map(e.json_cell), st.randoms(use_true_random=False))
 def test_a_damaged_document_is_refused_or_read_alike(cell: bytes, rng: random.Random) -> None:
     mine, plain = outcomes(table(column(2, T.JSON)), e.record_key(ID, 1), e.row_v2({2: damage(rng, cell)}))
     assert mine == plain
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(documents)
 def test_a_document_reads_back_as_json(document: Any) -> None:
     (row,) = rows_of(table(column(2, T.JSON)), [(e.record_key(ID, 1), e.row_v2({2: e.json_cell(document)}))])
@@ -235,7 +236,7 @@ def printed(bits: int, *, is_single: bool) -> str:
     return out[:end].tobytes().decode()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(finite | st.floats(-1e6, 1e6) | st.integers(-1074, 1023).map(lambda n: 2.0**n))
 def test_a_double_prints_with_the_fewest_digits_that_read_back(value: float) -> None:
     text_ = printed(struct.unpack("<Q", struct.pack("<d", value))[0], is_single=False)
@@ -243,7 +244,7 @@ def test_a_double_prints_with_the_fewest_digits_that_read_back(value: float) -> 
     assert float(text_) == value
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(singles)
 def test_a_float_prints_with_the_fewest_digits_that_read_back(value: float) -> None:
     text_ = printed(struct.unpack("<I", struct.pack("<f", value))[0], is_single=True)

@@ -5,6 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import examples
 from tests.upstream.world import PEERS, World, key
 from tidemill.flow.puller.coverage import Coverage
 from tidemill.flow.puller.rangelock import Stale, Wait
@@ -135,7 +136,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(steps, max_size=120))
 def test_splits_and_merges_leave_no_hole_and_no_overlap_and_never_move_the_frontier_back(steps):
     one = Follower()

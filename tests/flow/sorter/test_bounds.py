@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.flow.sorter.sorter_changes import Change, batch, change, in_order, read
+from tests.rounds import examples
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.flow.sorter import Sorter
 from tidemill.model.progress import Checkpoints, Extent
@@ -198,7 +199,7 @@ def test_who_gives_up_waiting_has_added_nothing_and_harms_nobody(segments: Path)
     sorter.close()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.randoms(use_true_random=False), disk_bytes=st.sampled_from([1, 5_000, 50_000]))
 def test_whatever_the_bounds_a_reader_and_its_writers_come_to_the_end(seed: Random, disk_bytes: int) -> None:
     """Three writers on one stream each, one of them slow, and a reader that takes batches as they come."""

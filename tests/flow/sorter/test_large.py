@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.flow.sorter.sorter_changes import Change, batch, change, in_order, rows
+from tests.rounds import examples
 from tidemill.flow.sorter import KeyRange, LargeTransaction, SpanSlices, pick_keys, read_portions, read_slices
 from tidemill.flow.sorter.segment import write_segment
 
@@ -24,7 +25,7 @@ def written(folder: Path, parts: list[list[Change]]) -> SpanSlices:
     return SpanSlices(1, sum(map(len, found)), 0, found)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 1 << 30),
     large=st.integers(1, 400),
@@ -108,7 +109,7 @@ def test_what_is_in_a_large_transaction_is_known_before_it_is_read(
     assert found.kinds() == kinds
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     changes=st.lists(
         st.builds(change, st.integers(1, 9), st.integers(0, 40).map(lambda k: b"%02d" % k)), min_size=1, max_size=300

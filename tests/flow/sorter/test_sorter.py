@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.flow.sorter.sorter_changes import Change, Model, ModelSpan, batch, change, full_batch, in_order, read, rows
+from tests.rounds import examples
 from tidemill.errors import DataDirError, InvariantError
 from tidemill.flow.sorter import LargeTransaction, Sorter, read_portions, read_slices
 from tidemill.model.progress import Checkpoints, Extent
@@ -43,7 +44,7 @@ keys = st.sampled_from([b"a", b"b", b"ba", b"\xff", b"", b"t\x80\0\0\0\0\0\0\1_r
 some_changes = st.lists(st.builds(change, st.integers(1, 60), keys), max_size=40)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     changes=st.dictionaries(st.integers(1, 4), some_changes),
     windows=st.lists(st.tuples(st.integers(1, 60), st.dictionaries(st.integers(1, 4), st.integers(1, 60))), max_size=8),
@@ -111,7 +112,7 @@ def test_what_is_durable_of_others_is_not_looked_through_for_a_span_that_is_behi
     run(story())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_consecutive_batches_hold_every_change_once_and_in_order(data: st.DataObject) -> None:
     """Any delivery order, repetitions, spans that open and close, batches cut anywhere."""
@@ -177,7 +178,7 @@ def _take_batch(sorter: Sorter, model: Model, checkpoint: int, data: st.DataObje
     return int(to)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     changes=st.lists(st.builds(change, st.integers(1, 12), keys, st.sampled_from([None])), min_size=1, max_size=60),
     segments=st.integers(1, 5),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import COMMIT_TS, ITEM, column, table_of
+from tests.rounds import examples
 from tests.sinks.folders import DIGITS, config_for, data, ddl, messages, tree
 from tests.sinks.halves import FileHalves, file_sink
 from tests.sinks.moments import START
@@ -171,7 +172,7 @@ def test_a_crash_during_recovery_is_recovered_from(tmp_path: Path, first: int) -
         assert tree(feed.root) == expected, f"died after step {first}, then {second}"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.integers(0, 30), max_size=12))
 def test_any_number_of_crashes(tmp_path_factory: Any, deaths: list[int]) -> None:
     root = tmp_path_factory.mktemp("crashes")

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import COMMIT_TS, FIRST, ITEM, SECOND, column, rows_of, table_of
+from tests.rounds import examples
 from tests.sinks.folders import DAY, DIGITS, config_for, data, ddl, messages, tree, write_batch
 from tests.sinks.halves import FileHalves, file_sink, opened
 from tests.sinks.moments import START
@@ -169,7 +170,7 @@ def test_where_files_are_cut(tmp_path: Path, batches: Any, files: list[str]) -> 
 _stamped = st.lists(st.tuples(st.integers(0, 1), st.text("ab", min_size=1, max_size=5)), max_size=12)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(_stamped, st.integers(1, 12), st.lists(st.integers(0, 12), max_size=3))
 def test_no_cut_loses_a_byte_or_splits_a_transaction(
     tmp_path_factory: Any, steps: Any, size: int, borders: list[int]

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.mariadb import MariaDb
+from tests.rounds import examples
 from tests.sinks.halves import mysql_sink
 from tests.sinks.moments import START
 from tests.sinks.mysql.upstreams import COMMIT_TS, Past, create_table, keyed_table, pasts
@@ -36,7 +37,7 @@ def in_pieces(rows: RowBatch) -> LargeRows:
 
 
 @pytest.mark.parametrize("parameters", ["", "transaction-atomicity=table"])
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(past=pasts(4), text_key=st.booleans(), most_rows=st.integers(1, 5))
 def test_large_transactions_end_in_the_same_rows(
     mariadb: MariaDb, parameters: str, past: Past, text_key: bool, most_rows: int

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import examples
 from tests.sinks.mysql.upstreams import Past, folded, keyed_table, pasts
 from tidemill.flow.encoder import Encoded
 from tidemill.model.row import RowBatch
@@ -78,7 +79,7 @@ def planned(rows: RowBatch, *, is_safe: bool, is_atomic: bool) -> Plan:
 
 @pytest.mark.parametrize("is_atomic", [False, True], ids=["none", "table"])
 @pytest.mark.parametrize("table", [TABLE, BY_TEXT], ids=["number", "text"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(past=pasts(), seed=st.integers(0, 1 << 32), data=st.data())
 def test_any_order_of_lanes_ends_in_the_upstreams_rows(
     table: Any, is_atomic: bool, past: Past, seed: int, data: st.DataObject
@@ -93,7 +94,7 @@ def test_any_order_of_lanes_ends_in_the_upstreams_rows(
 
 @pytest.mark.parametrize("is_atomic", [False, True], ids=["none", "table"])
 @pytest.mark.parametrize("table", [TABLE, BY_TEXT], ids=["number", "text"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(past=pasts(), seed=st.integers(0, 1 << 32), data=st.data())
 def test_a_batch_that_was_written_in_part_is_written_again_to_the_same_rows(
     table: Any, is_atomic: bool, past: Past, seed: int, data: st.DataObject
@@ -112,7 +113,7 @@ def test_a_batch_that_was_written_in_part_is_written_again_to_the_same_rows(
     assert downstream.content() == sorted(past.states[-1], key=repr)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(past=pasts())
 def test_with_atomicity_each_transaction_stays_whole(past: Past) -> None:
     """Whatever was committed downstream up to any moment is whole transactions: here, in one lane, a prefix."""

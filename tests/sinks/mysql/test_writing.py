@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.flow.encoder.samples import COMMIT_TS, KEY, column, rows_of, table_of
 from tests.mariadb import PASSWORD, MariaDb, need_mariadb
+from tests.rounds import examples
 from tests.sinks.halves import MysqlHalves, mysql_sink
 from tests.sinks.moments import START
 from tests.sinks.mysql.upstreams import Past, create_table, keyed_table, pasts
@@ -47,7 +48,7 @@ def inserted(count: int, first: int = 0) -> list[tuple[None, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("parameters", ["", "transaction-atomicity=table", "multi-stmt-enable=false"])
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(past=pasts(5), data=st.data())
 def test_batches_one_after_the_other_and_some_of_them_twice(
     mariadb: MariaDb, parameters: str, past: Past, data: st.DataObject

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import examples
 from tidebox.sql.transaction import Transaction
 from tidebox.sql.wire.errors import SqlError
 from tidebox.upstream import EmbeddedUpstream
@@ -203,7 +204,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(_STEPS)
 def test_a_transaction_is_a_dictionary_with_marks(cluster, steps):
     prefix = b"model/"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import examples
 from tidemill._pb import cdcpb_pb2
 from tidemill.errors import InvariantError, ProtocolViolationError
 from tidemill.model.change import FULL_CHANGE_SCHEMA, RAW_CHANGE_SCHEMA, Op
@@ -390,7 +391,7 @@ any_row = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(st.tuples(st.integers(1, 2), any_row), max_size=40), st.data())
 def test_any_stream_gives_what_the_slow_model_gives(stream, data):
     matcher, slow = Matcher(), {1: SlowMatcher(), 2: SlowMatcher()}

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import examples
 from tidemill._pb import cdcpb_pb2, errorpb_pb2
 from tidemill.errors import ProtocolViolationError
 from tidemill.upstream.feed import wire
@@ -158,7 +159,7 @@ def test_an_error_event_that_protobuf_cannot_read_is_refused():
         wire.parse([b"\x0a" + bytes([len(event)]) + event]).error_events()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(messages, st.data())
 def test_damaged_messages_are_read_or_refused_but_never_crash(message, data):
     body = bytearray(message.SerializeToString())
@@ -176,7 +177,7 @@ def test_damaged_messages_are_read_or_refused_but_never_crash(message, data):
         assert (parsed.rows[:, at] + parsed.rows[:, length] <= cut).all()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=60))
 def test_random_bytes_never_crash(body):
     with contextlib.suppress(ProtocolViolationError):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import examples
 from tests.tidebox.sql.codec.strategies import COLUMNS, EXACT_IN_KEYS, NOT_WHOLE_IN_KEYS, TEXTS
 from tests.tidebox.sql.codec.tables import clustered, column, index, table, text
 from tidebox.sql.codec import (
@@ -30,7 +31,7 @@ from tidebox.sql.floats import document_double
 from tidemill.errors import CorruptDataError
 from tidemill.model.table import ColumnFlag, ColumnInfo, ColumnType
 
-PLAIN = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PLAIN = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 KINDS = st.sampled_from(sorted(COLUMNS))
 
 
@@ -240,7 +241,7 @@ def test_a_double_reads_from_its_text(value: float) -> None:
     assert float(document_double(value)) == value
 
 
-@settings(PLAIN, max_examples=150)
+@settings(PLAIN, max_examples=examples(150))
 @given(st.binary(max_size=80), tables_and_rows())
 def test_no_bytes_are_too_odd_to_be_refused_by_name(noise: bytes, drawn: tuple[list[ColumnInfo], list[Datum]]) -> None:
     """Bytes that are no row are either read, by chance, or refused with our error."""

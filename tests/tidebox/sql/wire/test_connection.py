@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import examples
 from tests.tidebox.sql.wire.raw import DEPRECATE_EOF, LONGEST, MULTI_STATEMENTS, PLAIN, Err, Ok, RawClient
 from tests.tidebox.sql.wire.script import DEADLINE_SECONDS
 from tidebox.sql.wire.columns import Column
@@ -436,7 +437,7 @@ def test_malformed_packets_that_get_no_answer_get_none(raw, packet):
 NO_ANSWER = {0x01, 0x18, 0x19}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(150))
 @given(
     packet=st.binary(max_size=40).filter(lambda p: p[:1] not in {bytes((c,)) for c in NO_ANSWER}),
     has_statement=st.booleans(),
