@@ -153,11 +153,10 @@ class Cluster:
         heir = self._new()
         written_ts = await self._pd.get_ts()
         await heir.take_over(lost, written_ts=written_ts)
-        given_up = [handover.tables for handover in self._under_way]
-        for tables in [*given_up, self.owner.members.given_up_by(names)]:
-            if tables & self.owner.members.adrift:  # else they had been accepted after all
-                handovers = self.owner.hand_over(tables & self.owner.members.adrift, written_ts)
-                await heir.accept(joined(handovers.values()))
+        # Nothing moves now: what is adrift was given up by one that is gone, perhaps by a lane that had become empty.
+        adrift = self.owner.members.adrift
+        if adrift:
+            await heir.accept(joined(self.owner.hand_over(adrift, written_ts).values()))
         self._under_way = []
         self.processors[self.processors.index(victim)] = heir
         self.kills += 1

@@ -121,6 +121,8 @@ class ChangefeedOwner:
         self._feed.listen(self._learn)
         self.beside.begin(self._save_states)
         self.publishing.begin()  # an earlier run may not have come to it, and there may be nothing more to save
+        if self._feed.resolved_ts > self.owned.schema_ts:  # it has been running for a while
+            self._learn(list(self._feed.changes), self._feed.resolved_ts)
         self.turn()
 
     def resume(self, state: ChangefeedState) -> None:

@@ -76,7 +76,10 @@ class SpanProcessor:
         self._looking = self._looking or asyncio.create_task(self._look_after_lanes())
 
     async def take_over(self, lost: Mapping[str, tuple[Assignment, Checkpoints]], *, written_ts: Ts) -> None:
-        """Begin with what lanes had that are gone and fenced, as ``ChangefeedOwner.dismiss`` says."""
+        """Begin with what lanes had that are gone and fenced, as ``ChangefeedOwner.dismiss`` says. Nothing, where all
+        tables had just been given up: who is to have those brings them with ``accept``."""
+        if not lost:
+            return
         first, *others = sorted(lost, key=lambda name: not lost[name][0].is_rest)
         assignment, at = lost[first]
         await self.start(assignment, at, written_ts=written_ts, replaces=first)
