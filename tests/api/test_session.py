@@ -8,7 +8,10 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from tests.api.clients import client_of, shop
+from tidemill.api.wire import open_api_version
 from tidemill.config.replica import DEFAULTS, api_form
 from tidemill.model.cluster import Cause, Hindrance, RunningError
 from tidemill.model.schedule import ChangefeedKey
@@ -69,6 +72,19 @@ SESSION: list[tuple[str, str, object] | str] = [
     ("POST", "/api/v2/log", {"log_level": "warn"}),
     ("POST", "/api/v2/owner/resign", None),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "shown"),
+    [
+        ("0.1.0", "v8.5.0-tidemill-0.1.0"),
+        ("v0.1.0", "v8.5.0-tidemill-0.1.0"),
+        ("v8.5.0", "v8.5.0"),
+        ("", "v8.5.0-tidemill-"),
+    ],
+)
+def test_a_version_is_one_that_ticdcs_clients_take(version: str, shown: str) -> None:
+    assert open_api_version(version) == shown
 
 
 def test_a_session_gives_ticdcs_shapes() -> None:

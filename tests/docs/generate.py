@@ -11,6 +11,8 @@ from typing import Any
 
 import typer
 
+from tidemill.api.app import create_app
+from tidemill.api.metrics import ALERTS, METRICS
 from tidemill.cli.commands import application
 from tidemill.config.keys import KEYS, REFUSED
 from tidemill.flow.encoder import FOR_QUEUES, Avro, Debezium, protocol_keys
@@ -18,16 +20,21 @@ from tidemill.flow.encoder.port import Option
 from tidemill.flow.filter import events, functions
 from tidemill.sinks.files.uri import known_parameters, refused_parameters
 from tidemill.sinks.kafka import uri as kafka
+from tidemill.testing.operations import FakeCluster
 
+CLUSTER = ("changefeed", "capture", "processor", "span", "tso", "unsafe", "metrics")  # groups of commands
 ROOT = Path(__file__).parent.parent.parent
 PAGES = {
     ROOT / "docs/reference/commands.md": lambda: commands(),
+    ROOT / "docs/reference/api.md": lambda: api(),
+    ROOT / "docs/reference/metrics.md": lambda: metrics(),
     ROOT / "docs/reference/sink-uri.md": lambda: parameters(),
     ROOT / "docs/reference/changefeed-config.md": lambda: config_keys(),
     ROOT / "docs/reference/protocol-avro.md": lambda: protocol_options(Avro.options),
     ROOT / "docs/reference/protocol-debezium.md": lambda: protocol_options(Debezium.options),
     ROOT / "docs/reference/queue-protocols.md": lambda: queue_protocols(),
 }
+_CONNECTION = ("server", "ca", "cert", "key", "user", "password", "token")
 _KAFKA = re.compile(r"(?<=<!-- kafka: begin -->\n).*?(?=<!-- kafka: end -->)", re.DOTALL)
 _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: end -->)", re.DOTALL)
 
@@ -39,16 +46,109 @@ def commands() -> str:
         _command(name, found[name])
         for name in ("run", "partitions", "consume", "check-topic", "verify", "upstream", "demo", "warm")
     ]
+    for name in CLUSTER:
+        group = found[name]
+        sections += [f"## tidemill {name}\n\n{group.help}\n"]
+        sections += [
+            _command(f"{name} {verb}", command, "###", _CONNECTION) for verb, command in group.commands.items()
+        ]
+    sections += ["### To reach a capture\n\n" + _connection(found["capture"].commands["list"])]
     group = found["fault"]
     sections += [f"## tidemill fault\n\n{group.help}\n\n" + "\n".join(_options(group.params)) + "\n"]
     sections += [_command(f"fault {name}", command, "###") for name, command in group.commands.items()]
     return "\n".join(sections)
 
 
-def _command(name: str, command: Any, heading: str = "##") -> str:
+def _connection(command: Any) -> str:
+    """The options that all commands have that ask a capture."""
+    return "\n".join(_options([each for each in command.params if each.name in _CONNECTION])) + "\n"
+
+
+def api() -> str:
+    """Every path, then the fields of bodies."""
+    document = create_app(FakeCluster().operations(0)).openapi()
+    sections = []
+    for title, is_of in (
+        ("Version 2", lambda path: path.startswith("/api/v2")),
+        ("Version 1", lambda path: path.startswith("/api/v1")),
+        ("Without a version", lambda path: not path.startswith("/api/")),
+    ):
+        lines = [f"## {title}", "", "| Path | What | Body | Answer |", "|---|---|---|---|"]
+        for path, item in document["paths"].items():
+            lines += [_path(path, method, each) for method, each in item.items() if is_of(path)]
+        sections.append("\n".join(lines) + "\n")
+    schemas = document["components"]["schemas"]
+    shown: dict[str, str] = {}
+    while missing := _named_in([*sections, *shown.values()], schemas) - shown.keys():
+        shown |= {name: "\n".join(_schema(name, schemas[name])) + "\n" for name in missing}
+    return "\n".join([*sections, "## Bodies\n", *(shown[name] for name in sorted(shown))])
+
+
+def _named_in(sections: list[str], schemas: Mapping[str, Any]) -> set[str]:
+    return {name for name in schemas if any(f"[{name}]" in section for section in sections)}
+
+
+def _path(path: str, method: str, operation: dict[str, Any]) -> str:
+    content = operation.get("requestBody", {}).get("content", {})
+    sent = content.get("application/json", {}).get("schema", {})
+    told = next(each for code, each in operation["responses"].items() if code in ("200", "202"))
+    answer = told.get("content", {}).get("application/json", {}).get("schema", {})
+    body = "a form" if content and "application/json" not in content else _shape(sent)
+    return f"| `{method.upper()} {path}` | {_summary(operation)} | {body} | {_shape(answer)} |"
+
+
+def _summary(operation: dict[str, Any]) -> str:
+    """Of what has none of its own, FastAPI makes one of the function's name."""
+    text = str(operation["summary"])
+    for kind in ("V1 ", "Form ", "Plain "):
+        text = text.removeprefix(kind)
+    return text.capitalize() if text.istitle() else text
+
+
+def _shape(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        shapes = [_shape(each) for each in schema["anyOf"] if each.get("type") != "null"]
+        return " or ".join(shapes) + (", or nothing" if len(shapes) < len(schema["anyOf"]) else "")
+    if schema.get("type") == "array":
+        return f"list of {_shape(schema.get('items', {}))}"
+    return str(schema.get("type", ""))
+
+
+def _schema(name: str, schema: dict[str, Any]) -> list[str]:
+    lines = [f"### {name}", ""]
+    if schema.get("description"):
+        lines += [" ".join(schema["description"].split()), ""]
+    if not schema.get("properties"):
+        return [*lines, "`{}`"]
+    lines += ["| Field | Kind | Meaning |", "|---|---|---|"]
+    for field, each in schema["properties"].items():
+        default = each.get("default")
+        meaning = each.get("description", "")
+        kind = _shape(each) + (", required" if field in schema.get("required", ()) and "Body" in name else "")
+        lines.append(f"| `{field}` | {kind} | {meaning}{f' Default: `{default}`.' if default else ''} |")
+    return lines
+
+
+def metrics() -> str:
+    """The metrics, then the alerts."""
+    lines = ["| Metric | Kind | Labels | Meaning |", "|---|---|---|---|"]
+    lines += [f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.help} |" for m in METRICS]
+    lines += ["", "## Alerts", "", "| Alert | Level | When | For | Meaning |", "|---|---|---|---|---|"]
+    for each in ALERTS:
+        when = each.expression.replace("|", "\\|")
+        lines.append(f"| `{each.name}` | {each.severity} | `{when}` | {each.lasting} | {each.summary} |")
+    return "\n".join(lines) + "\n"
+
+
+def _command(name: str, command: Any, heading: str = "##", but: tuple[str, ...] = ()) -> str:
     text, _, example = command.help.partition("Example: ")
     lines = [f"{heading} tidemill {name}", "", " ".join(text.split()), ""]
-    lines += ["```sh", " ".join(example.split()), "```", "", *_options(command.params)]
+    lines += ["```sh", " ".join(example.split()), "```", ""]
+    own = [each for each in command.params if each.name not in but]
+    lines += _options(own) if own else []
     return "\n".join(lines) + "\n"
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.docs.cluster import CLUSTER, Reader
 from tests.docs.generate import PAGES, ROOT, generated
 from tests.e2e.processes import PATIENCE_SECONDS, Command, wait_until
 from tests.kafka import running as running_kafka
@@ -27,6 +28,7 @@ FIRST = ROOT / "docs/start/first-changefeed.md"  # what it leaves behind is look
 KAFKA_PAGE = ROOT / "docs/how-to/write-to-kafka.md"  # and what it leaves behind
 READER_HAD_ENOUGH = 128 + signal.SIGPIPE  # as with head, where the left side of the pipe has more to say
 KAFKA = "127.0.0.1:9092"
+CAPTURE = "http://127.0.0.1:8300"
 MYSQL = "mysql://root@127.0.0.1:3306/"
 CAUGHT_UP = r"(?m)^(idle|waiting for resolved-ts): "
 PROGRESS = re.compile(
@@ -87,8 +89,9 @@ class World:
     SQL a changefeed runs along to the end. 127.0.0.1:3306 is a MariaDB and 127.0.0.1:9092 a Kafka, new for every page.
     """
 
-    def __init__(self, folder: Path, pd: str) -> None:
+    def __init__(self, folder: Path, pd: str, reader: Reader) -> None:
         self._folder = folder
+        self._reader = reader
         self._pd = pd
         self._done: dict[Path, None] = {}
         self._shown_by: dict[str, Path] = {}  # which page a command was run for
@@ -144,6 +147,12 @@ class World:
             with Command(place, *words, cwd=place) as asked:
                 assert asked.wait() == 0, asked.errors
                 assert asked.output.strip(), f"{line} shows nothing"
+        elif words[0] in CLUSTER and not _asks_a_real_capture(words):
+            self._reader.follow(place, words)
+        elif words[0] in CLUSTER:
+            with Command(place, *words, cwd=place) as asking:
+                assert asking.wait() == 0, asking.errors
+                assert asking.output.strip(), f"{line} shows nothing"
         elif words[0] == "demo":
             assert_demo_is_equal(place, *words[1:])
         elif running is not None:
@@ -170,6 +179,11 @@ class World:
             assert said == []
 
 
+def _asks_a_real_capture(words: list[str]) -> bool:
+    """One that the page has started, whose address stands for the one shown."""
+    return "--server" in words and words[words.index("--server") + 1] != CAPTURE
+
+
 def _but_for_its_folder(line: str) -> str:
     return re.sub(r" --data-dir \S+", "", line)
 
@@ -190,8 +204,9 @@ def assert_demo_is_equal(place: Path, *words: str) -> None:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("reader")
     (folder / "tmp").mkdir()
-    with EmbeddedUpstream.start(stores=3, load=demo.history_path(), resolved_interval_seconds=0.05) as upstream:
-        yield World(folder, upstream.pd_address)
+    options = {"load": demo.history_path(), "resolved_interval_seconds": 0.05}
+    with EmbeddedUpstream.start(stores=3, **options) as upstream, Reader.of_a_cluster() as reader:
+        yield World(folder, upstream.pd_address, reader)
 
 
 @pytest.mark.spark

@@ -33,6 +33,7 @@ _SHOWS_ERROR = (FeedState.WARNING, FeedState.PENDING, FeedState.FAILED)
 _SECRET_CONFIG = ("private-key", "password", "secret", "token", "access-key", "storage-uri", "schema-registry")
 _MASK = "xxxxx"
 _OPEN_API = "v8.5.0"
+_LEAST_MAJOR = 7
 
 
 def listed(items: Iterable[Json]) -> Json:
@@ -189,7 +190,10 @@ def tables_of(tables: Iterable[TableId]) -> Json:
 
 def open_api_version(version: str) -> str:
     """TiCDC's clients refuse captures whose version is below 6.2, so ours stands behind the one whose API this is."""
-    return version if version.startswith("v") else f"{_OPEN_API}-tidemill-{version}"
+    number = version.removeprefix("v")
+    major = number.partition(".")[0]
+    is_enough = major.isdecimal() and int(major) >= _LEAST_MAJOR
+    return version if is_enough else f"{_OPEN_API}-tidemill-{number}"
 
 
 def status(server: ServerStatus) -> Json:
