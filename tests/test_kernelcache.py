@@ -53,3 +53,16 @@ def test_a_worker_of_spark_without_a_home_has_a_folder_all_the_same(tmp_path: Pa
     given = {"XDG_CACHE_HOME": "/proc/nowhere", "SPARK_LOCAL_DIRS": f"/proc/neither,{tmp_path}"}
     assert Path(cache_dir(**given)).parent == tmp_path / "tidemill" / "kernels"
     assert cache_dir(XDG_CACHE_HOME="/proc/nowhere", SPARK_LOCAL_DIRS="") == ""
+
+
+def test_versions_in_use_beside_each_other_keep_their_folders(tmp_path: Path) -> None:
+    root = tmp_path / "tidemill" / "kernels"
+    for number in range(6):
+        (root / f"other-{number}").mkdir(parents=True)
+    abandoned = [root / f"long-ago-{number}" for number in range(2)]
+    for folder in abandoned:
+        folder.mkdir()
+        os.utime(folder, (1, 1))
+    own = cache_dir(XDG_CACHE_HOME=str(tmp_path))
+    left = {folder.name for folder in root.iterdir()}
+    assert left == {Path(own).name, *(f"other-{number}" for number in range(6))}

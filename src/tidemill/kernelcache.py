@@ -10,11 +10,13 @@ from others, so they have a folder of their own.
 
 import os
 import shutil
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
 PACKAGES = ("tidemill", "tidebox")  # that have kernels; the second may not be there
-_KEPT = 3  # folders of older versions that are left in place
+_KEPT = 3  # folders of other versions that are left in place, however old
+_KEPT_SECONDS = 7 * 86_400  # and each that was in use since: another version may be at work beside this one
 MARKS = (b"njit", b"@kernel", b"@helper")  # of a module with kernels
 _COMPLETE = "complete"
 
@@ -27,14 +29,25 @@ def use_own_folder() -> None:
     for root in _roots():
         try:
             (root / name).mkdir(parents=True, exist_ok=True)
+            os.utime(root / name)
         except OSError:
             continue
         os.environ["NUMBA_CACHE_DIR"] = str(root / name)
-        others = sorted((f for f in root.iterdir() if f.name != name), key=lambda f: f.stat().st_mtime, reverse=True)
-        for old in others[_KEPT:]:
-            shutil.rmtree(old, ignore_errors=True)
+        _remove_unused(root, name)
         return
     # Nowhere to write to: Numba then compiles in memory or beside the source, as it can.
+
+
+def _remove_unused(root: Path, own: str) -> None:
+    """Folders of other versions that nobody has used for long."""
+    used: dict[Path, float] = {}
+    for folder in root.iterdir():
+        with suppress(OSError):  # another process may remove it, too
+            used[folder] = folder.stat().st_mtime
+    oldest = used.pop(root / own, 0.0) - _KEPT_SECONDS
+    for folder in sorted(used, key=lambda each: used[each], reverse=True)[_KEPT:]:
+        if used[folder] < oldest:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _roots() -> list[Path]:
