@@ -42,7 +42,9 @@ class Forwarder:
         self._tls = tls
 
     async def forward(self, request: Request) -> Response | None:
-        """The owner's answer; None where we are the owner ourselves. Raises OwnerNotFoundError, ForwardError."""
+        """The owner's answer; None where we are the owner ourselves. Raises NotReadyError, OwnerNotFoundError and
+        ForwardError."""
+        await self._operations.server.check_ready()
         status = await self._operations.server.status()
         if status.is_owner:
             return None
