@@ -78,8 +78,9 @@ class Members:
         if report.gone is not None:
             self._adrift |= dict.fromkeys(changed, report.processor)
         elif report.came is not None:
-            for table in changed or report.assignment.tables:  # a new one has them from the start
-                self._adrift.pop(table, None)
+            for table in changed or set(self._adrift):  # a new one has them from the start
+                if table in report.assignment:
+                    self._adrift.pop(table, None)
         member.number, member.assignment, member.ids = report.number, report.assignment, report.ids
         member.obeyed = report.obeyed
         name, at = report.processor, report.at
@@ -118,7 +119,7 @@ class Members:
     ) -> tuple[Ownership, dict[int, Handover]]:
         """Tables that are adrift, or with processors that are gone: where each is, for one that is to have it."""
         for name in [name for name, member in self.by_name.items() if member.is_gone]:
-            mine = frozenset(t for t in tables if t not in self._adrift and t in self.by_name[name].assignment)
+            mine = frozenset(t for t in tables if t in self.by_name[name].assignment)
             if mine:
                 owned = self._part(owned, name, mine)
         missing = [table for table in tables if table not in self._adrift]
@@ -128,6 +129,10 @@ class Members:
         for physical_id, ts in owned.in_transit.items():
             for table in self._forms(owned, physical_id, ts) & at.keys():
                 at[table][physical_id] = ts
+        for table in [table for table, ids in at.items() if not ids]:
+            # Nothing is to come of it. It waits like any other: its next processor begins there, not below all others.
+            at[table] = {table: owned.lowest_ts}
+            owned = replace(owned, in_transit={**owned.in_transit, **at[table]})
         return owned, {table: Handover(frozenset((table,)), ids, written_ts) for table, ids in at.items()}
 
     def rest_of_the_gone(self, owned: Ownership, written_ts: Ts | None) -> Takeover | None:
@@ -142,14 +147,15 @@ class Members:
         return frozenset(table for table, giver in self._adrift.items() if giver in givers)
 
     def _part(self, owned: Ownership, name: str, tables: frozenset[int]) -> Ownership:
-        """Take tables from a processor that is gone. The last one takes it along."""
+        """Take tables from a processor that is gone. The last one takes it along. One that it was admitted with, and
+        never said that it came, is where whoever had it before has left it."""
         member, at = self.by_name[name], owned.at[name]
         ids = self._followed(at) if member.assignment.is_rest else member.ids
-        gone = {i: at.of(i) for i in ids if self._forms(owned, i, at.of(i)) & tables}
+        gone = {i: at.of(i) for i in ids if self._forms(owned, i, at.of(i)) & (tables - self.adrift)}
         member.assignment = member.assignment.minus(tables)
         if not member.assignment.is_rest:
             member.ids = frozenset(i for i in member.ids if i not in gone)
-        self._adrift |= dict.fromkeys(tables, name)
+        self._adrift |= dict.fromkeys(tables - self.adrift, name)
         owned = given_up(owned, name, at.without(gone), gone)
         if not (member.assignment.tables or member.assignment.is_rest):
             del self.by_name[name]
@@ -175,17 +181,22 @@ class Members:
         rest = [name for name, member in self.by_name.items() if member.assignment.is_rest]
         if len(rest) != 1:
             raise InvariantError(f"{len(rest)} processors have the rest of the tables, where one should. Report it.")
-        assigned = [member.assignment for member in self.by_name.values()]
-        in_transit = owned.in_transit.items()
-        own = {i: ts for i, ts in in_transit if not any(self._has(owned, each, i, ts) for each in assigned)}
+        # Of one that was admitted, and has not said what it reads, nothing is known but where others have left it.
+        in_transit, known = owned.in_transit.items(), [*self.by_name.values()]
+        own = {i: ts for i, ts in in_transit if not any(self._reads(owned, each, i, ts) for each in known)}
         for name, at in owned.at.items():
             if name != rest[0]:
                 own |= {i: at.of(i) for i in self.by_name[name].ids if self._is_of(owned, name, i)}
         return owned.at[rest[0]].having(own)
 
     def dismissed(self, owned: Ownership, names: Collection[str], saved: Checkpoints) -> Ownership:
-        """With the tables of these where ``saved`` says: what they did beyond does not count."""
-        return replace(owned, at={**owned.at, **{name: self._saved_of(owned, name, saved) for name in names}})
+        """With the tables of these where ``saved`` says: what they did beyond does not count. Those that have none are
+        forgotten."""
+        owned = replace(owned, at={**owned.at, **{name: self._saved_of(owned, name, saved) for name in names}})
+        for name in [name for name in names if self.by_name[name].assignment == Assignment()]:
+            del self.by_name[name]  # nobody will take its place
+            owned = left(owned, name)
+        return owned
 
     def _saved_of(self, owned: Ownership, name: str, saved: Checkpoints) -> Checkpoints:
         """Of one processor's tables. What is not its own yet, but will be by a DDL, waits for that where it is."""
@@ -200,6 +211,10 @@ class Members:
         at = owned.at.get(name)
         at_ts = at.of(physical_id) if at is not None else MAX_TS
         return self._has(owned, self.by_name[name].assignment, physical_id, at_ts)
+
+    def _reads(self, owned: Ownership, member: Member, physical_id: int, at_ts: Ts) -> bool:
+        is_known = member.assignment.is_rest or physical_id in member.ids
+        return is_known and self._has(owned, member.assignment, physical_id, at_ts)
 
     def _has(self, owned: Ownership, assignment: Assignment, physical_id: int, at_ts: Ts) -> bool:
         table = holder_at(self._store, physical_id, at_ts, owned.ddl_ts)

@@ -173,7 +173,8 @@ class ChangefeedOwner:
                 self.owned, known, saved
             )  # before anything is decided by where they were
             await self.beside.in_sink(self._sink.fence, known)
-        return {name: (self.members.by_name[name].assignment, self.owned.at[name]) for name in known}
+        left = [name for name in known if name in self.members]
+        return {name: (self.members.by_name[name].assignment, self.owned.at[name]) for name in left}
 
     def hand_over(self, tables: Collection[int], written_ts: Ts | None) -> dict[int, Handover]:
         """Tables that nobody has any more, each for a processor that is to accept it: they were given up, or are those
