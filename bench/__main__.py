@@ -84,6 +84,13 @@ GROUPS = (
         },
     ),
     Group("decode.", "bench.decode", "bench_decode", {"decode.open_protocol": Aim(2), "decode.canal_json": Aim(2)}),
+    Group(
+        "control.tick.",
+        "bench.control",
+        "bench_tick",
+        # Of 100 times as many tables: at most as many times the cost, and the same for each.
+        {"control.tick.idle_100000": Aim(ratio_at_most=100), "control.tick.settle_100000": Aim(ratio_at_most=2)},
+    ),
     Group("client.", "bench.client", "bench_client_receive", {"client.receive": Aim(0.5)}),
     Group(
         "sorter.", "bench.sorter", "bench_sorter", {"sorter.catch_up": Aim(at_most=1), "sorter.live": Aim(at_most=1)}
