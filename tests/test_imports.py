@@ -24,7 +24,8 @@ MAY_IMPORT = {
     "api": {"model", "config", "control", "flow", "sinks"},
     "consumer": {"model", "tidb", "columnar", "config", "flow", "sinks", "spark"},
     "demo": set(),
-    "testing": {"model", "control", "_pb"},
+    # The simulation runs what decides for a cluster, the members of an owner among it.
+    "testing": {"model", "control", "_pb", "capture", "flow"},
     "cli": {
         "model",
         "config",
@@ -38,6 +39,7 @@ MAY_IMPORT = {
         "api",
         "consumer",
         "demo",
+        "testing",
         "tidebox",
     },
     "__main__": {"cli"},

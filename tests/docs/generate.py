@@ -44,7 +44,7 @@ def commands() -> str:
     found: dict[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
     sections = [
         _command(name, found[name])
-        for name in ("run", "partitions", "consume", "check-topic", "verify", "upstream", "demo", "warm")
+        for name in ("run", "partitions", "consume", "check-topic", "verify", "upstream", "demo", "warm", "simulate")
     ]
     for name in CLUSTER:
         group = found[name]

@@ -143,7 +143,7 @@ class World:
             done = subprocess.run(bash, cwd=place, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
             assert (done.returncode, done.stderr) in ((0, ""), (READER_HAD_ENOUGH, "")), line
             assert done.stdout.strip() or (command == "mariadb" and "select" not in line), f"{line} shows nothing"
-        elif words[0] in ("fault", "warm", "check-topic", "partitions"):
+        elif words[0] in ("fault", "warm", "check-topic", "partitions", "simulate"):
             with Command(place, *words, cwd=place) as asked:
                 assert asked.wait() == 0, asked.errors
                 assert asked.output.strip(), f"{line} shows nothing"

@@ -18,7 +18,7 @@ _LONG_LIVED = {"run", "consume"}
 # Each is in a module of its name, under that name, with underscores.
 COMMANDS = (
     "upstream", "run", "changefeed", "capture", "processor", "span", "tso", "unsafe", "metrics", "consume",
-    "check-topic", "partitions", "verify", "demo", "warm", "fault",
+    "check-topic", "partitions", "verify", "demo", "warm", "fault", "simulate",
 )  # fmt: skip
 
 

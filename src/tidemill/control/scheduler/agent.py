@@ -76,7 +76,8 @@ _ENDED = frozenset({TableState.STOPPED, TableState.ABSENT})
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What an executor has at this moment. A table that is one of the rest need not be named."""
+    """What an executor has at this moment. A table that is one of the rest need not be named. One that is on its way
+    from one lane to another of the same executor is being written: what is absent here may be given to others."""
 
     tables: Mapping[TableId, TableStatus] = field(default_factory=dict)
     not_of_rest: frozenset[TableId] = frozenset()  # where it has the rest: tables that others have

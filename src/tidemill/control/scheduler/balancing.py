@@ -53,7 +53,8 @@ def even_out(by_capture: Mapping[CaptureId, Sequence[TableId]]) -> Moves:
             target = min((c for c in by_capture if c != source), key=lambda c: (loads[c], c))
             count = min(excess, max(1, share - loads[target]))
             run = _run(tables, count, by_capture[target])
-            tables = [table for table in tables if table not in frozenset(run)]
+            taken = frozenset(run)
+            tables = [table for table in tables if table not in taken]
             moves.setdefault((source, target), []).extend(run)
             loads[target] += count
             excess -= count

@@ -81,7 +81,7 @@ class Captures:
 
     def become(self, alive: Collection[CaptureId]) -> None:
         """These are there now, and no others."""
-        for name in alive:
+        for name in sorted(alive):
             self._by_id.setdefault(name, Capture()).is_alive = True
         for name in [name for name, each in self._by_id.items() if each.is_alive and name not in alive]:
             self._by_id[name].is_alive = False
