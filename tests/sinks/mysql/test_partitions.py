@@ -104,6 +104,24 @@ def test_a_global_index_that_comes_later_ends_the_partitions(upstream: Upstream)
         upstream.select("INSERT INTO ddls.t VALUES (1, 15)")
 
 
+def test_a_default_partition_that_is_cut_in_two_gives_up_its_rows(upstream: Upstream) -> None:
+    """MariaDB's own REORGANIZE leaves all of them in the first half, and its rows go with the wrong partition."""
+    definitions = "(PARTITION `a` VALUES IN (1),\n PARTITION `d` DEFAULT)"
+    by_list = LOCAL.replace(BY_RANGE, f"\nPARTITION BY LIST (`k`)\n{definitions}")
+    before = partitioned((101, "a"), (102, "d"), key="k")
+    upstream.run(make(by_list, before))
+    upstream.insert(before, 102, {"id": 1, "k": 98}, {"id": 2, "k": 99})
+    cut = by_list.replace("`d` DEFAULT", "`b` VALUES IN (98),\n PARTITION `e` DEFAULT")
+    after = partitioned((101, "a"), (103, "b"), (104, "e"), key="k")
+    query = "alter table t reorganize partition d into (partition b values in (98), partition e default)"
+    upstream.run(event(query, ActionType.REORGANIZE_PARTITION, 2, after, pre_table_info=before, creation=cut))
+    assert upstream.partitions("t") == ["a", "b", "e"]
+    left = partitioned((101, "a"), (103, "b"), key="k")
+    query = "alter table t drop partition e"
+    upstream.run(event(query, ActionType.DROP_TABLE_PARTITION, 3, left, pre_table_info=after))
+    assert upstream.select("SELECT k FROM ddls.t") == [(98,)]
+
+
 PLAIN = table_of(
     column("id", ColumnType.LONG, NOT_NULL), column("k", ColumnType.LONG, KEY), schema="ddls", name="n", table_id=200
 )

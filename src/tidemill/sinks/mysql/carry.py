@@ -13,6 +13,7 @@ that is brought back, a partition that is exchanged. Those rows are read from th
 """
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -48,6 +49,9 @@ _GLOBAL_INDEX: Final = 1503
 _NO_TABLE: Final = 1146
 _NO_DATABASE: Final = 1049
 _NO_PLACE: Final = frozenset({_NO_TABLE, _NO_DATABASE})
+_NO_COLUMN: Final = 1054
+# A TiDB exchanges only what was made alike: the ids of columns and indexes have to be the same.
+_MADE_OTHERWISE: Final = frozenset({1731, 1736})
 _DEFINITION = re.compile(rf"^[( ](PARTITION ({QUOTED_NAME}) .*?)(?:,|\))$", re.MULTILINE)
 
 
@@ -62,8 +66,11 @@ class Carrier:
         downstream: Downstream,
         lines: Lines,
         rows: Refill | None,
+        on_rows: Callable[[], object] = lambda: None,
     ) -> None:
+        """``on_rows`` is called before an exchange begins that moves row by row, and so may stop halfway."""
         self._session, self._event, self._rows = session, event, rows
+        self._on_rows = on_rows
         self._options = settings.options
         self._aside = Aside.of(self._options.changefeed, self._options.cluster_id)
         self._at = Place(session, event, settings, downstream, lines)
@@ -82,10 +89,10 @@ class Carrier:
             self._create()
         elif event.type == ActionType.CREATE_VIEW:
             self._create_view()
-        elif self._at.is_tidb or event.table_info is None or event.table_info.is_view:
-            self._alter(has_run=has_run)
         elif event.type == ActionType.EXCHANGE_PARTITION:
             self._exchange(has_run=has_run)
+        elif self._at.is_tidb or event.table_info is None or event.table_info.is_view:
+            self._alter(has_run=has_run)
         elif event.type in _REMOVES_PARTITIONS:
             self._remove_partitions(has_run=has_run)
         elif event.type in _REPARTITIONS:
@@ -119,7 +126,7 @@ class Carrier:
         try:
             self._at.run(Clock(self._at.fitted(self._event.query)))
         except pymysql.err.MySQLError as error:
-            if not self._at.is_for_us(error):
+            if not (self._at.is_for_us(error) or failures.number_of(error) in {*_NO_PLACE, _NO_COLUMN}):
                 raise
             log.warning("view left out", view=self._at.name, said=failures.text_of(error), query=self._event.query)
             with suppress(pymysql.err.MySQLError):  # one that this would have replaced
@@ -184,7 +191,9 @@ class Carrier:
         whole = self._at.fitted(f"ALTER TABLE {self._at.name}{partitioning}") if partitioning else ""
         texts = [self._at.fitted(self._added_partitions(partitioning) or self._at.text()), whole]
         is_of_session = event.type != ActionType.ADD_TABLE_PARTITION and "UNIX_TIMESTAMP" in event.query.upper()
-        if event.type == ActionType.ALTER_TABLE_PARTITIONING or is_of_session:
+        # MariaDB leaves rows where they are when a DEFAULT partition is cut in two (10.11), and shows it nowhere.
+        is_list = event.type == ActionType.REORGANIZE_PARTITION and self._at.is_partitioned_by("LIST")
+        if event.type == ActionType.ALTER_TABLE_PARTITIONING or is_of_session or is_list:
             texts.reverse()  # as typed, bounds may depend on the time zone
         texts = [text for text in texts if text]
         for text in texts:
@@ -213,7 +222,9 @@ class Carrier:
         if rows is None or after is None or plain is None or not event.partition_id or not after.is_eligible:
             self._alter(has_run=has_run)
             return
-        is_native = self._at.is_partitioned() and not self._at.is_hashed() and not _read_differently(after, plain)
+        is_native = self._at.is_tidb or (
+            self._at.is_partitioned() and not self._at.is_hashed() and not _read_differently(after, plain)
+        )
         if has_run and is_native:
             return
         if is_native:
@@ -221,12 +232,15 @@ class Carrier:
                 self._at.run(Clock(self._at.fitted(event.query)))
                 return
             except pymysql.err.MySQLError as error:
-                if not self._at.is_for_us(error):
+                is_otherwise = self._at.is_tidb and failures.number_of(error) in _MADE_OTHERWISE
+                if not (self._at.is_for_us(error) or is_otherwise):
                     raise
                 log.warning("exchanging rows as rows", table=self._at.name, said=failures.text_of(error))
-                # A row that does not belong into the partition has no place in any other. From here on the table
-                # cannot be partitioned as the upstream's is.
-                self._at.unpartition()
+                if not is_otherwise:
+                    # A row that does not belong into the partition has no place in any other. From here on the table
+                    # cannot be partitioned as the upstream's is.
+                    self._at.unpartition()
+        self._on_rows()
         rows.delete(after, [event.partition_id], event.finished_ts)
         rows.copy(after, [plain.id], event.finished_ts)
         ask(self._session, f"TRUNCATE TABLE {quoted(plain.schema)}.{quoted(plain.name)}")
@@ -242,7 +256,8 @@ class Carrier:
             self._at.run(clock)
             return False
         except pymysql.err.MySQLError as error:
-            if not self._at.is_for_us(error) or failures.number_of(error) in _NO_PLACE or event.table_info is None:
+            is_ours = self._at.is_for_us(error) or (self._at.is_tidb and failures.is_about_foreign_key(error))
+            if not is_ours or failures.number_of(error) in _NO_PLACE or event.table_info is None:
                 raise
             refusal = error
         log.warning("DDL refused; trying it otherwise", table=self._at.name, said=failures.text_of(refusal))

@@ -64,8 +64,12 @@ class Place:
 
     def is_hashed(self) -> bool:
         """Others put a row by a hash into another partition than TiDB does."""
+        return self.is_partitioned_by("HASH", "KEY")
+
+    def is_partitioned_by(self, *kinds: str) -> bool:
+        """Whether the upstream's table is."""
         found = PARTITIONING.search(self.event.creation)
-        return found is not None and found.group(1) in ("HASH", "KEY")
+        return found is not None and found.group(1) in kinds
 
     def unpartition(self) -> None:
         if self.is_partitioned():

@@ -1,0 +1,72 @@
+"""DDLs of a TiDB that another TiDB refuses. MariaDB refuses the same with the same numbers, so it serves."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.flow.encoder.samples import KEY, column, table_of
+from tests.mariadb import MariaDb
+from tests.sinks.mysql.rescanned import Upstream, upstream_into
+from tests.sinks.mysql.test_ddl import event
+from tests.sinks.mysql.test_otherwise import child_info, foreign_keys, with_children
+from tests.sinks.mysql.test_partitions import LOCAL, PLAIN, exchange, make, partitioned
+from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.table import ColumnType
+from tidemill.sinks.mysql.carry import Carrier
+from tidemill.sinks.mysql.refill import Refill
+from tidemill.sinks.mysql.session import Flavor
+
+
+@pytest.fixture
+def upstream(mariadb: MariaDb) -> Iterator[Upstream]:
+    yield from upstream_into(mariadb)
+
+
+def carry(upstream: Upstream, change: DdlEvent) -> list[str]:
+    """As into a TiDB; what was noted of it."""
+    owner = upstream.sink.owner
+    turn = owner._turn
+    assert turn.downstream is not None
+    rows = Refill(upstream._rescan, owner._refill_target, turn.patience)
+    downstream = replace(turn.downstream, flavor=Flavor.TIDB)
+    notes: list[str] = []
+    carrier = Carrier(
+        turn.opened(), change, turn.ddl_settings(), downstream, turn.lines, rows, lambda: notes.append("rows")
+    )
+    carrier.carry_out(has_run=False)
+    return notes
+
+
+def test_a_view_of_a_table_that_is_not_there_is_left_out(upstream: Upstream) -> None:
+    """As FLASHBACK DATABASE under another name leaves one: it still reads from the database that is gone."""
+    view = replace(table_of(column("id", ColumnType.LONG, KEY), schema="ddls", name="v"), is_view=True)
+    query = "CREATE VIEW `ddls`.`v` (`id`) AS SELECT `gone`.`t`.`id` AS `id` FROM `gone`.`t`"
+    carry(upstream, event(query, ActionType.CREATE_VIEW, 1, view))
+    assert upstream.select("SELECT COUNT(*) FROM information_schema.views WHERE table_schema = 'ddls'") == [(0,)]
+
+
+def test_tables_that_were_made_otherwise_exchange_their_rows(upstream: Upstream) -> None:
+    """LIKE gives columns the ids of the other table, CREATE TABLE numbers them anew, and TiDB compares the numbers."""
+    local = partitioned((101, "p0"), (102, "p1"), key="k")
+    upstream.run(make(LOCAL, local))
+    upstream.select("CREATE TABLE ddls.n (id INT NOT NULL, k INT PRIMARY KEY, KEY other (id))")
+    upstream.insert(local, 101, {"id": 1, "k": 1}, {"id": 2, "k": 2})
+    upstream.insert(local, 102, {"id": 11, "k": 11})
+    upstream.insert(PLAIN, PLAIN.id, {"id": 99, "k": 5})
+    change = exchange()
+    change = replace(change, query=change.query.removesuffix(" WITHOUT VALIDATION"))  # MariaDB cannot spell it
+    for _ in range(2):  # and once more, as after a crash in the midst of it
+        assert carry(upstream, change) == ["rows"]
+        assert upstream.select("SELECT id, k FROM ddls.t ORDER BY k") == [(99, 5), (11, 11)]
+        assert upstream.select("SELECT k FROM ddls.n ORDER BY k") == [(1,), (2,)]
+        assert upstream.partitions("t") == ["p0", "p1"]
+
+
+def test_a_foreign_key_that_is_gone_upstream_is_in_no_ddls_way(upstream: Upstream) -> None:
+    """TiDB's DROP FOREIGN KEY is not replicated; then its index may go."""
+    with_children(upstream)
+    after = table_of(column("id", ColumnType.LONG, KEY), schema="ddls", name="b")
+    query = "alter table b drop index ip, drop column p"
+    carry(upstream, event(query, ActionType.MULTI_SCHEMA_CHANGE, 2, after, pre_table_info=child_info("b")))
+    assert [*foreign_keys(upstream)] == ["a"]
