@@ -67,7 +67,7 @@ class ChangefeedOwner:
         publish_interval_seconds: float = 0.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._feed = feed
+        self.feed = feed
         self._sink = sink
         self._states = states
         self._clock = clock
@@ -118,11 +118,11 @@ class ChangefeedOwner:
 
     def start(self) -> None:
         """On the loop, once the first processors are there."""
-        self._feed.listen(self._learn)
+        self.feed.listen(self._learn)
         self.beside.begin(self._save_states)
         self.publishing.begin()  # an earlier run may not have come to it, and there may be nothing more to save
-        if self._feed.resolved_ts > self.owned.schema_ts:  # it has been running for a while
-            self._learn(list(self._feed.changes), self._feed.resolved_ts)
+        if self.feed.resolved_ts > self.owned.schema_ts:  # it has been running for a while
+            self._learn(list(self.feed.changes), self.feed.resolved_ts)
         self.turn()
 
     def resume(self, state: ChangefeedState) -> None:
@@ -132,6 +132,11 @@ class ChangefeedOwner:
     # What processors do.
 
     async def admit(
+        self, name: str, assignment: Assignment, at: Checkpoints, tell: Tell, *, replaces: str | None = None
+    ) -> Orders:
+        return self.enter(name, assignment, at, tell, replaces=replaces)
+
+    def enter(
         self, name: str, assignment: Assignment, at: Checkpoints, tell: Tell, *, replaces: str | None = None
     ) -> Orders:
         """A processor begins with these tables, where they are ``at``, perhaps in place of one that is gone. All
@@ -217,7 +222,7 @@ class ChangefeedOwner:
         self._ddls.extend(new)
         self._queue.extend(Pending(change.finished_ts, change.touched) for change in new)
         if changes:
-            self.left_out.note(self._feed.store.tables())
+            self.left_out.note(self.feed.store.tables())
         before = self.owned.ddl_ts
         self.owned = learned(self.owned, resolved_ts, self._queue.barriers)
         if new or self.owned.ddl_ts != before:
@@ -295,7 +300,7 @@ class ChangefeedOwner:
         self._idle_saved_at = self._clock.monotonic()
         self.members.note_saved(numbers)
         # What waits for a DDL to become somebody's table may be below all that is saved.
-        self._feed.forget(min(self.state.schema_ts, self.owned.lowest_ts))
+        self.feed.forget(min(self.state.schema_ts, self.owned.lowest_ts))
         self.tell()
         self.members.forget_those_that_left()
         self.publishing.begin()
@@ -309,7 +314,7 @@ class ChangefeedOwner:
             base_ts=at.base_ts,
             behind={str(table): ts for table, ts in at.own.items()},
             ddl_ts=now.ddl_ts,
-            table_versions={str(table): ts for table, ts in self._feed.store.versions(schema_ts).items()},
+            table_versions={str(table): ts for table, ts in self.feed.store.versions(schema_ts).items()},
             sink_state=self.state.sink_state if sink_state is None else sink_state,
         )
 
@@ -325,7 +330,7 @@ class ChangefeedOwner:
         """Write down how far it came, tell readers, and let go of the sink. Call when the processors are closed."""
         self._is_closing = self.beside.is_closing = True
         self.meeting.close()
-        self._feed.leave(self._learn)
+        self.feed.leave(self._learn)
         is_well = self.beside.failure is None and self.beside.trouble is None and not self.owned.is_ddl_running
         if is_well and NOBODY not in self.members:
             with suppress(SinkError, TimeoutError):

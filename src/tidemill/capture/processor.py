@@ -41,7 +41,7 @@ class SpanProcessor:
         self._numbers = count()
         self._main: RunningLane | None = None
         self._others: dict[str, RunningLane] = {}
-        self._prepared: list[RunningLane] = []  # of tables that are still somebody else's
+        self.preparing: list[RunningLane] = []  # of tables that are still somebody else's
         self._moving = asyncio.Lock()  # tables between lanes, or to and from other processors
         self._looking: asyncio.Task[None] | None = None
         self._watch = _Watch(clock)
@@ -63,7 +63,7 @@ class SpanProcessor:
         """What has ended one of its lanes, or the care for them; None: they go on."""
         if self._looking is not None and self._looking.done() and not self._looking.cancelled():
             return self._looking.exception()
-        lanes = (*self.lanes, *self._prepared)
+        lanes = (*self.lanes, *self.preparing)
         return next((lane.failure for lane in lanes if lane.failure is not None), None)
 
     async def start(
@@ -97,12 +97,12 @@ class SpanProcessor:
             running = await self._build.prepare(
                 self._lane_name(), Assignment(tables), Checkpoints(ts), share=_SMALL_SHARE
             )  # fmt: skip
-            self._prepared.append(running)
+            self.preparing.append(running)
             running.pull()
 
     def prepared(self) -> dict[int, Ts]:
         """How far the tables are resolved that are being prepared."""
-        return {i: each.lane.progress.frontier_ts for each in self._prepared for i in each.lane.assignment.tables}
+        return {i: each.lane.progress.frontier_ts for each in self.preparing for i in each.lane.assignment.tables}
 
     async def unprepare(self, tables: frozenset[int]) -> None:
         """These will not come after all, nor those that were prepared together with them."""
@@ -110,16 +110,16 @@ class SpanProcessor:
             await self._drop_prepared(tables)
 
     async def _drop_prepared(self, tables: frozenset[int]) -> None:
-        for running in [each for each in self._prepared if each.lane.assignment.tables & tables]:
-            self._prepared.remove(running)
+        for running in [each for each in self.preparing if each.lane.assignment.tables & tables]:
+            self.preparing.remove(running)
             await running.close()
 
     async def accept(self, handover: Handover) -> None:
         """Take tables over where they are. They are this one's, durably, when it returns."""
         async with self._moving:
-            for running in list(self._prepared):
+            for running in list(self.preparing):
                 if running.lane.assignment.tables == handover.tables:
-                    self._prepared.remove(running)
+                    self.preparing.remove(running)
                     await self._commit(running, handover)
                     return
             await self._drop_prepared(handover.tables)
@@ -207,7 +207,7 @@ class SpanProcessor:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
-        await asyncio.gather(*(running.close() for running in (*self.lanes, *self._prepared)))
+        await asyncio.gather(*(running.close() for running in (*self.lanes, *self.preparing)))
 
     # Lanes.
 

@@ -31,6 +31,7 @@ class SchemaFeed:
     def __init__(self, pd: PdClient, store: SchemaStore, resolved_ts: Ts, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.store = store
         self.resolved_ts = resolved_ts
+        self.learned = 0  # changes so far
         self.changes: deque[SchemaChange] = deque()  # that were learned, but for those that were forgotten
         self._puller = Puller(pd, self, clock=clock)
         self._job_rows: list[pa.RecordBatch] = []
@@ -68,6 +69,7 @@ class SchemaFeed:
         rows = self._take_job_rows(resolved_ts)
         changes = self.store.apply(rows)
         self.changes += changes
+        self.learned += len(changes)
         self.resolved_ts = resolved_ts
         for listener in list(self._listeners):
             listener(changes, resolved_ts)

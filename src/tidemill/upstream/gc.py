@@ -96,3 +96,12 @@ class GcHold:
         if await self._pd.set_gc_barrier(self._service_id, self.ttl_seconds, wanted):
             return wanted
         return (await self._pd.get_gc_state()).txn_safepoint
+
+
+async def let_go(pd: PdClient, name: str) -> None:
+    """The upstream keeps nothing under this name any more."""
+    try:
+        await pd.get_gc_state()
+        await pd.delete_gc_barrier(name)
+    except IncompatibleUpstreamError:
+        await pd.update_service_gc_safe_point(name, 0, Ts(0))

@@ -1,16 +1,36 @@
 """What is in etcd's values: TiCDC's JSON, read and written in one place."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
 from tidemill.capture.metadata import ChangefeedState
-from tidemill.errors import MetadataError
+from tidemill.config.replica import document_of, metadata_form
+from tidemill.errors import ConfigError, MetadataError
 from tidemill.model.cluster import AdminJob, CaptureInfo, ChangefeedInfo, FeedState, RunningError
 from tidemill.model.schedule import CaptureId, ChangefeedKey
 from tidemill.model.ts import Ts
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where other captures reach one, and whether it is about to end."""
+
+    address: str
+    is_stopping: bool = False
+
+
+def place_document(place: Place) -> bytes:
+    return orjson.dumps({"address": place.address, "is-stopping": place.is_stopping})
+
+
+def read_place(value: bytes) -> Place:
+    """Raises MetadataError."""
+    found = _object(value, "the place of a capture")
+    return Place(str(found.get("address", "")), bool(found.get("is-stopping")))
 
 
 def capture_document(info: CaptureInfo) -> bytes:
@@ -54,7 +74,7 @@ def info_document(info: ChangefeedInfo) -> bytes:
             "admin-job-type": info.admin_job.value,
             "sort-engine": "unified",
             "sort-dir": "",
-            "config": info.config,
+            "config": metadata_form(info.config),
             "state": info.state.value,
             "error": _error_document(info.error),
             "warning": _error_document(info.warning),
@@ -77,7 +97,7 @@ def read_info(value: bytes, key: ChangefeedKey, state: ChangefeedState | None = 
             datetime.fromisoformat(str(found["create-time"])),
             start_ts,
             Ts(int(found.get("target-ts") or 0)),
-            found.get("config") or {},
+            document_of(found.get("config") or {}),
             FeedState(found.get("state") or FeedState.NORMAL),
             AdminJob(int(found.get("admin-job-type", 0))),
             str(found.get("creator-version", "")),
@@ -87,7 +107,7 @@ def read_info(value: bytes, key: ChangefeedKey, state: ChangefeedState | None = 
             error=_read_error(found.get("error")),
             warning=_read_error(found.get("warning")),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise MetadataError(
             f"cannot understand changefeed {key} in etcd: {type(error).__name__} {error}. Remove it, and create it "
             "anew."

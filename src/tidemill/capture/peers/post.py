@@ -39,7 +39,8 @@ _SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),  # captures ping each other as they like
 )
 _KIND = "letter"
 
@@ -86,6 +87,11 @@ class Post:
         await server.start()
         self._server = server
         return f"{host}:{bound}"
+
+    @property
+    def known(self) -> set[CaptureId]:
+        """Those that were met."""
+        return set(self._peers)
 
     def meet(self, capture: CaptureId, address: str) -> None:
         """Another capture can be reached there."""

@@ -1,0 +1,225 @@
+"""What users ask the owner about changefeeds. See ``operations``."""
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Any, Protocol
+
+from tidemill.capture.cluster.changes import Changes
+from tidemill.capture.cluster.feeds import Feeds
+from tidemill.capture.cluster.options import run_options
+from tidemill.capture.cluster.owning import OwnedFeed
+from tidemill.capture.cluster.server import Serving
+from tidemill.capture.downstream import Downstream
+from tidemill.capture.etcd.home import EtcdHome
+from tidemill.clock import SYSTEM_CLOCK
+from tidemill.control.admission import not_found, resume_point, start_of, updated
+from tidemill.errors import (
+    CaptureNotFoundError,
+    DeletionUnfinishedError,
+    SchedulerRefusedError,
+    UpdateRefusedError,
+    UsageError,
+)
+from tidemill.model.cluster import (
+    AdminJob,
+    CaptureTables,
+    Cause,
+    ChangefeedInfo,
+    ChangefeedUpdate,
+    FeedState,
+    Hindrance,
+    NewChangefeed,
+    UpstreamAccess,
+)
+from tidemill.model.schedule import CaptureId, ChangefeedKey, TableId
+from tidemill.model.ts import Ts
+from tidemill.sinks import differences
+from tidemill.upstream.gc import GcHold, let_go
+from tidemill.upstream.pd import PdClient
+
+_CREATING_TTL_SECONDS = 3600
+_PAUSABLE = {FeedState.NORMAL, FeedState.WARNING, FeedState.PENDING}
+_RESUMABLE = {FeedState.FAILED, FeedState.STOPPED, FeedState.FINISHED}
+_REMOVAL_SECONDS = 30.0
+_POLL_SECONDS = 0.1
+
+
+class Asked(Protocol):
+    """The server that is asked, and the owner that it is."""
+
+    @property
+    def serving(self) -> Serving: ...
+
+    @property
+    def feeds(self) -> Feeds: ...
+
+    async def beside(self, call: Any, *args: Any) -> Any: ...
+
+    def pd(self, upstream: UpstreamAccess | None = None) -> AbstractAsyncContextManager[PdClient]: ...
+
+
+class ChangefeedOperations:
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+
+    @property
+    def _changes(self) -> Changes:
+        _ = self._asked.feeds  # only the owner answers
+        return Changes(self._asked.serving.client, self._asked.serving.keys)
+
+    async def all(self, namespace: str | None = None) -> tuple[ChangefeedInfo, ...]:
+        found = await self._asked.beside(self._changes.all)
+        infos = [await self._seen(info) for info in found if namespace in (None, info.key.namespace)]
+        return tuple(sorted(infos, key=lambda info: info.key))
+
+    async def get(self, key: ChangefeedKey) -> ChangefeedInfo:
+        info, _ = await self._asked.beside(self._changes.read, key)
+        return await self._seen(info)
+
+    async def _seen(self, info: ChangefeedInfo) -> ChangefeedInfo:
+        """With how far it is."""
+        feed = self._asked.feeds.owned.get(info.key)
+        if feed is None or feed.owner is None:
+            at_ts = await self._asked.beside(self._changes.checkpoint_ts, info)
+            hindrances = () if not info.state.is_running else (_starting(info),)
+            return replace(info, checkpoint_ts=at_ts, resolved_ts=at_ts, hindrances=hindrances)
+        at_ts = max(feed.checkpoint_ts, info.start_ts)
+        return replace(
+            info,
+            checkpoint_ts=at_ts,
+            resolved_ts=max(at_ts, feed.resolved_ts),
+            puller_resolved_ts=max(at_ts, feed.resolved_ts),
+            tasks=_tasks(feed) if info.state is FeedState.NORMAL else (),
+            hindrances=tuple(_hindrances(feed)),
+        )
+
+    async def create(self, new: NewChangefeed) -> ChangefeedInfo:
+        changes = self._changes
+        existing = [info.key for info in await self._asked.beside(changes.all)]
+        async with self._asked.pd(new.upstream) as pd:
+            now_ts = await pd.get_ts()
+            start_ts = start_of(new, existing, now_ts, await _safepoint(pd))
+            options = self._asked.serving.options
+            draft = changes.draft(new, start_ts, pd.cluster_id)
+            Downstream.of(run_options(options, draft))  # refuses what cannot be
+            home = EtcdHome(
+                self._asked.serving.client, self._asked.serving.keys, new.key, None, options.folder(new.key)
+            )
+            hold = GcHold(pd, await self._asked.beside(home.changefeed_id), _CREATING_TTL_SECONDS)
+            await hold.hold(start_ts)
+            info: ChangefeedInfo = await self._asked.beside(changes.create, draft)
+            return info
+
+    async def update(self, key: ChangefeedKey, update: ChangefeedUpdate) -> ChangefeedInfo:
+        info, revision = await self._asked.beside(self._changes.read, key)
+        new = updated(info, update)
+        if new.upstream is not None and new.upstream != UpstreamAccess():
+            raise UpdateRefusedError(f"cannot update changefeed {key.id!r}: it stays with its upstream.")
+        after = replace(
+            info,
+            sink_uri=info.sink_uri if new.sink_uri is None else new.sink_uri,
+            target_ts=info.target_ts if new.target_ts is None else new.target_ts,
+            config=info.config if new.config is None else new.config,
+        )
+        options = self._asked.serving.options
+        place, before = (Downstream.of(run_options(options, each)).place for each in (after, info))
+        if differences(before, place):
+            raise UpdateRefusedError(
+                f"cannot update changefeed {key.id!r}: it would write to another place ({differences(before, place)}). "
+                "Create another changefeed that starts at the checkpoint of this one."
+            )
+        if not await self._asked.beside(self._changes.write, after, revision):
+            raise UpdateRefusedError(f"changefeed {key.id!r} was changed by somebody else meanwhile. Try again.")
+        return await self.get(key)
+
+    async def pause(self, key: ChangefeedKey) -> None:
+        await self._asked.beside(self._changes.set_state, key, _PAUSABLE, FeedState.STOPPED, AdminJob.STOP)
+
+    async def resume(self, key: ChangefeedKey, overwrite_ts: Ts | None = None) -> None:
+        info = await self.get(key)
+        if overwrite_ts is not None and overwrite_ts != info.checkpoint_ts:
+            raise UsageError(
+                f"changefeed {key.id!r} continues from its checkpoint {info.checkpoint_ts} only. Create another one "
+                "to start elsewhere."
+            )
+        async with self._asked.pd() as pd:
+            resume_point(info, None, await pd.get_ts(), Ts(0))  # what the upstream keeps for it is asked at the start
+        await self._asked.beside(self._changes.set_state, key, _RESUMABLE, FeedState.NORMAL, AdminJob.NONE)
+
+    async def remove(self, key: ChangefeedKey) -> None:
+        changes, feeds = self._changes, self._asked.feeds
+        name = await self._asked.beside(changes.name, key)
+        if not await self._asked.beside(changes.remove, key):
+            raise not_found(key, feeds.owned)
+        deadline = SYSTEM_CLOCK.monotonic() + _REMOVAL_SECONDS
+        while feeds.is_at_work_for(key):
+            if SYSTEM_CLOCK.monotonic() > deadline:
+                raise DeletionUnfinishedError(f"changefeed {key.id!r} is still going away. Look again in some seconds.")
+            await SYSTEM_CLOCK.sleep(_POLL_SECONDS)
+        if name is not None:
+            async with self._asked.pd() as pd:
+                await let_go(pd, name)
+
+    # Tables.
+
+    async def tables(self, key: ChangefeedKey, capture_id: CaptureId) -> tuple[TableId, ...]:
+        feed = self._running(key)
+        self._check_capture(feed, capture_id)
+        return tuple(table for table in feed.tables if feed.coordinator.holder(table) == capture_id)
+
+    async def move_table(self, key: ChangefeedKey, table: TableId, capture_id: CaptureId) -> None:
+        feed = self._running(key)
+        self._check_capture(feed, capture_id)
+        if table not in feed.tables:
+            raise SchedulerRefusedError(f"changefeed {key.id!r} has no table {table}. Query it for its tables.")
+        if capture_id not in feed.coordinator.captures.working:
+            raise SchedulerRefusedError(f"capture {capture_id!r} is stopping, or starting. Choose another one.")
+        feed.coordinator.move_table(table, capture_id)
+
+    async def rebalance(self, key: ChangefeedKey) -> None:
+        self._running(key).coordinator.rebalance()
+
+    def _running(self, key: ChangefeedKey) -> OwnedFeed:
+        feed = self._asked.feeds.owned.get(key)
+        if feed is None or feed.owner is None:
+            if self._asked.feeds.knows(key):
+                raise SchedulerRefusedError(f"changefeed {key.id!r} does not run. Resume it first.")
+            raise not_found(key, self._asked.feeds.owned)
+        return feed
+
+    def _check_capture(self, feed: OwnedFeed, capture_id: CaptureId) -> None:
+        if feed.coordinator.captures.get(capture_id) is None:
+            raise CaptureNotFoundError(f"no capture has the id {capture_id!r}. Ask for the list of captures.")
+
+
+def _tasks(feed: OwnedFeed) -> tuple[CaptureTables, ...]:
+    by_capture: dict[CaptureId, list[TableId]] = {}
+    for table in feed.tables:
+        holder = feed.coordinator.holder(table)
+        if holder is not None:
+            by_capture.setdefault(holder, []).append(table)
+    return tuple(CaptureTables(name, tuple(tables)) for name, tables in sorted(by_capture.items()))
+
+
+def _starting(info: ChangefeedInfo) -> Hindrance:
+    return Hindrance(Cause.STATE, f"changefeed {info.key.id!r}", "is only starting, or ending, on the owner")
+
+
+def _hindrances(feed: OwnedFeed) -> list[Hindrance]:
+    """Why its checkpoint does not move, as far as the owner knows; what matters most first."""
+    owner, found = feed.owner, list[Hindrance]()
+    if owner is None:
+        return found
+    if owner.beside.trouble is not None:
+        found.append(Hindrance(Cause.SINK, "the sink", owner.beside.trouble))
+    if owner.owned.is_ddl_running and owner.owned.barriers.first is not None:
+        first = owner.owned.barriers.first
+        found.append(Hindrance(Cause.DDL, f"the DDL at {first.ts}", "is running downstream", first.ts))
+    missing = [table for table in feed.tables if feed.coordinator.holder(table) is None]
+    if missing:
+        found.append(Hindrance(Cause.CAPTURE, f"table {missing[0]}", f"and {len(missing) - 1} more have no capture"))
+    return found
+
+
+async def _safepoint(pd: PdClient) -> Ts:
+    return await pd.get_gc_safe_point()
