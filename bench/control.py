@@ -14,6 +14,7 @@ from typing import Any
 
 from tidemill.control.scheduler.coordinator import Coordinator, Situation
 from tidemill.control.scheduler.handovers import HandOver, Whereabouts
+from tidemill.control.scheduler.policies import Settings
 from tidemill.model.orders import Assignment, Handover
 from tidemill.model.progress import Checkpoints
 from tidemill.model.schedule import (
@@ -49,7 +50,7 @@ class _Capture:
 
 class _Cluster:
     def __init__(self, tables: int) -> None:
-        self.coordinator = Coordinator(_OWNER, _FEED, 1, 1)
+        self.coordinator = Coordinator(_OWNER, _FEED, 1, 1, Settings(add_table_batch_size=100_000))
         self._captures = {CaptureId(f"c{n}"): _Capture() for n in range(3)}
         self._tables = tuple(TableId(n) for n in range(1, tables + 1))
         self._named: set[int] = set()
@@ -57,8 +58,10 @@ class _Cluster:
 
     @property
     def is_settled(self) -> bool:
-        replicas = self.coordinator.replicas
-        return replicas.is_replicating(REST) and not replicas.unsettled
+        """Every table has a writer, and nothing is to be moved for balance."""
+        replicas, requests = self.coordinator.replicas, self.coordinator.requests
+        has_checked = requests.next_check_seconds > self._seconds
+        return replicas.is_replicating(REST) and not replicas.unsettled and has_checked
 
     def tick(self) -> None:
         self._seconds += 0.05

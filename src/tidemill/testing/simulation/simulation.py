@@ -136,6 +136,8 @@ class Simulation:
             if end_ts is None and self.world.now_ms >= STORM_MS:
                 self._calm()
                 end_ts = self.world.ts()
+            if end_ts is not None and len(self.up()) < self.wanted:
+                self.join()  # one that had hung has found that its session is over
             if end_ts is not None and self.world.steps % 16 == 0:
                 if self._is_well(end_ts):
                     return
