@@ -7,7 +7,7 @@ import pytest
 from tests.control.test_progress import at
 from tidemill.capture.reports import Reports
 from tidemill.errors import SupersededError
-from tidemill.model.orders import EVERYTHING, Report
+from tidemill.model.orders import EVERYTHING, Obeyed, Report
 
 
 class Owner:
@@ -23,8 +23,8 @@ class Owner:
 def test_who_waits_hears_when_the_report_or_a_later_one_is_durable() -> None:
     async def story() -> None:
         reports = Reports("a/0", Owner())  # type: ignore[arg-type]
-        first = asyncio.create_task(reports.durable(reports.make(EVERYTHING, at(10), frozenset())))
-        reports.make(EVERYTHING, at(20), frozenset())
+        first = asyncio.create_task(reports.durable(reports.make(EVERYTHING, at(10), frozenset(), Obeyed())))
+        reports.make(EVERYTHING, at(20), frozenset(), Obeyed())
         await asyncio.sleep(0)
         assert reports.saved(0) is None
         assert not first.done()
@@ -40,10 +40,10 @@ def test_nobody_waits_for_an_owner_that_saves_nothing_any_more() -> None:
 
     async def story() -> None:
         reports = Reports("a/0", Owner())  # type: ignore[arg-type]
-        waiting = asyncio.create_task(reports.durable(reports.make(EVERYTHING, at(10), frozenset())))
+        waiting = asyncio.create_task(reports.durable(reports.make(EVERYTHING, at(10), frozenset(), Obeyed())))
         await asyncio.sleep(0)
         reports.give_up()
-        for late in (waiting, reports.durable(reports.make(EVERYTHING, at(20), frozenset()))):
+        for late in (waiting, reports.durable(reports.make(EVERYTHING, at(20), frozenset(), Obeyed()))):
             with pytest.raises(SupersededError, match="the owner has stopped"):
                 await late
 
