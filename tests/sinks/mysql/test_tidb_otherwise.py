@@ -14,8 +14,10 @@ from tests.sinks.mysql.test_partitions import LOCAL, PLAIN, exchange, make, part
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import ColumnType
 from tidemill.sinks.mysql.carry import Carrier
+from tidemill.sinks.mysql.plan import Form
 from tidemill.sinks.mysql.refill import Refill
 from tidemill.sinks.mysql.session import Flavor
+from tidemill.sinks.mysql.statement import Shapes
 
 
 @pytest.fixture
@@ -70,3 +72,12 @@ def test_a_foreign_key_that_is_gone_upstream_is_in_no_ddls_way(upstream: Upstrea
     query = "alter table b drop index ip, drop column p"
     carry(upstream, event(query, ActionType.MULTI_SCHEMA_CHANGE, 2, after, pre_table_info=child_info("b")))
     assert [*foreign_keys(upstream)] == ["a"]
+
+
+@pytest.mark.parametrize(("bits", "is_replaced"), [(8, False), (9, True), (64, True)])
+def test_a_long_bit_is_never_taken_from_values(bits: int, is_replaced: bool) -> None:
+    """``ON DUPLICATE KEY UPDATE b = VALUES(b)`` of a TiDB 8.5 stores F10F81451870E417 as 17E4701845810FF1."""
+    table = table_of(column("id", ColumnType.LONG, KEY), column("b", ColumnType.BIT, flen=bits), schema="ddls")
+    shapes = Shapes.of(table)
+    assert shapes.heads[Form.UPDATE].startswith(b"REPLACE" if is_replaced else b"INSERT")
+    assert (b"VALUES(`b`)" in shapes.tails[Form.UPDATE]) is not is_replaced

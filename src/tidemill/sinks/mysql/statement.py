@@ -34,13 +34,15 @@ class Shapes:
         where = key[0] if len(key) == 1 else f"({','.join(key)})"
         # A table of nothing but its key has nothing to update: the row is there.
         update = f" ON DUPLICATE KEY UPDATE {sets or f'{key[0]}={key[0]}'}"
+        # A TiDB (8.5) turns round the bytes of a BIT in VALUES(), whatever is made of it there.
+        is_replaced = any(column.type is ColumnType.BIT and column.flen > 8 for column in written)
         heads = {
             Form.DELETE: f"DELETE FROM {into} WHERE {where} IN (",
             Form.REPLACE: f"REPLACE {values}",
             Form.INSERT: f"INSERT {values}",
-            Form.UPDATE: f"INSERT {values}",
+            Form.UPDATE: f"{'REPLACE' if is_replaced else 'INSERT'} {values}",
         }
-        tails = {Form.DELETE: ")", Form.REPLACE: "", Form.INSERT: "", Form.UPDATE: update}
+        tails = {Form.DELETE: ")", Form.REPLACE: "", Form.INSERT: "", Form.UPDATE: "" if is_replaced else update}
         return cls(
             {form: text.encode() for form, text in heads.items()}, {form: text.encode() for form, text in tails.items()}
         )
