@@ -146,12 +146,15 @@ class Story:
                 self.look()
                 await SYSTEM_CLOCK.sleep(0.02)
 
+    async def end(self, name: CaptureId) -> None:
+        self.stops.add(name)
+        await asyncio.gather(self._runs.pop(name), return_exceptions=True)
+        await self.captures.pop(name).close()
+        await asyncio.to_thread(self._sessions.pop(name).close)
+
     async def close(self) -> None:
         for name in list(self.captures):
-            self.stops.add(name)
-            await asyncio.gather(self._runs.pop(name), return_exceptions=True)
-            await self.captures.pop(name).close()
-            await asyncio.to_thread(self._sessions.pop(name).close)
+            await self.end(name)
         while not self.at_work.is_quiet:
             await SYSTEM_CLOCK.sleep(0.01)
         await asyncio.to_thread(self.client.close)
@@ -323,6 +326,27 @@ async def move(cluster: "Story") -> None:
     await cluster.until(lambda: cluster.feed is None or cluster.feed.coordinator.holder(table) == target)
 
 
+async def drain_other(cluster: "Story") -> None:
+    await drain(cluster, next(name for name, each in cluster.captures.items() if not each.is_owner))
+
+
+async def drain_owner(cluster: "Story") -> None:
+    owner = cluster.owner
+    if owner is not None:
+        await drain(cluster, owner.id)
+
+
+async def drain(cluster: "Story", name: CaptureId) -> None:
+    """As SIGTERM would."""
+    capture = cluster.captures[name]
+    cluster.stops.add(name)
+    await cluster._runs[name]
+    await capture.drain()
+    assert all(feed.holds_nothing for feed in capture.followed.values()), capture.debug_state()
+    await cluster.end(name)
+    await cluster.start()
+
+
 async def restart_etcd(cluster: "Story") -> None:
     await asyncio.to_thread(cluster.etcd.restart)
 
@@ -355,12 +379,21 @@ def test_two_captures_share_the_tables_and_take_over_from_each_other(
     asyncio.run(play(upstream, etcd, tmp_path, work, rng, [kill_other, kill_owner, move, restart_etcd]))
 
 
+def test_what_a_capture_has_moves_before_it_ends(
+    upstream: EmbeddedUpstream, etcd: Etcd, work: Load, tmp_path: Path
+) -> None:
+    rng = random.Random(f"{seed(SEED)}-drain")
+    asyncio.run(play(upstream, etcd, tmp_path, work, rng, [drain_other, drain_owner]))
+
+
 @pytest.mark.soak
 @pytest.mark.rounds
 def test_captures_come_and_go_in_any_order(upstream: EmbeddedUpstream, etcd: Etcd, work: Load, tmp_path: Path) -> None:
     for number in range(rounds(ROUNDS)):
         rng = random.Random(f"{seed(SEED)}-{number}")
-        acts: list[Act] = [rng.choice([move, kill_other, kill_owner, restart_etcd]) for _ in range(6)]
+        acts: list[Act] = [
+            rng.choice([move, kill_other, kill_owner, drain_other, drain_owner, restart_etcd]) for _ in range(6)
+        ]
         asyncio.run(play(upstream, etcd, tmp_path / str(number), work, rng, acts))
 
 

@@ -11,7 +11,8 @@ at first, and all tables are nobody's, where they were saved.
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from tidemill.capture.cluster.asking import Asking
 from tidemill.capture.downstream import Downstream
@@ -40,6 +41,7 @@ from tidemill.errors import InvariantError, SinkError, TidemillError, UpstreamEr
 from tidemill.flow.filter import TableFilter
 from tidemill.log import get_logger
 from tidemill.model.cluster import ChangefeedInfo
+from tidemill.model.orders import Orders
 from tidemill.model.row import RowBatch
 from tidemill.model.schedule import REST, CaptureId, ChangefeedKey, Header, Message, TableId
 from tidemill.model.table import TableInfo
@@ -105,6 +107,7 @@ class OwnedFeed:
         self._lanes: dict[str, tuple[CaptureId, str]] = {}  # and whose they are
         self._fenced: set[tuple[CaptureId, str]] = set()
         self._untold: set[CaptureId] = set()
+        self._saved: dict[str, int] = {}  # of each lane, the number of its last report that is durable
         self._tables: tuple[tuple[object, ...], tuple[TableId, ...]] = ((), ())
         self._told: ChangefeedState | None = None  # what was saved when all were told
         self._failure: BaseException | None = None
@@ -207,7 +210,8 @@ class OwnedFeed:
                 if replaces is not None and replaces not in owner.members:
                     raise InvariantError(f"lane {lane!r} replaces {replaces!r}, which has been replaced. Report it.")
                 self._lanes[lane] = (sender, epoch)
-                orders = owner.enter(lane, assignment, at, lambda _: self._leave_untold(sender), replaces=replaces)
+                tell = partial(self._note_saved, sender, lane)
+                orders = owner.enter(lane, assignment, at, tell, replaces=replaces)
                 self._say(sender, epoch, Admitted(number, orders))
             case Said(report):
                 owner.report(report)
@@ -225,6 +229,11 @@ class OwnedFeed:
         header = Header(self.place.revision, self.place.epoch, epoch)
         self._post(Letter(header, self.place.changefeed, self.place.me, capture, body))
 
+    def _note_saved(self, capture: CaptureId, lane: str, orders: Orders) -> None:
+        """A lane that has ended is forgotten right after, and waits to hear that its last report is durable."""
+        self._saved[lane] = orders.saved.get(lane, 0)
+        self._leave_untold(capture)
+
     def _leave_untold(self, capture: CaptureId) -> None:
         """Its newest orders go out once all that changes at this moment has changed."""
         if not self._untold:
@@ -235,9 +244,14 @@ class OwnedFeed:
         untold, self._untold = self._untold, set()
         if self.owner is None or self._opened is None:
             return
-        orders = OrdersAre(self.owner.orders, Ts(min(self.owner.state.schema_ts, self.owner.owned.lowest_ts)))
+        now = self.owner.orders
+        ended = {lane: number for lane, number in self._saved.items() if lane not in now.saved}
+        orders = replace(now, saved={**now.saved, **ended})
+        for lane in ended:
+            del self._saved[lane]
+        letter = OrdersAre(orders, Ts(min(self.owner.state.schema_ts, self.owner.owned.lowest_ts)))
         for capture in untold:
-            self._say(capture, self._epochs[capture], orders)
+            self._say(capture, self._epochs[capture], letter)
 
     # Which capture has which tables.
 
@@ -314,7 +328,7 @@ class OwnedFeed:
         for name, member in list(owner.members.by_name.items()):
             if member.assignment.is_rest and not member.is_gone:
                 await self._dismiss(owner, [name])  # it has stopped
-        takeover = owner.members.rest_of_the_gone(owner.owned, self._may_be_written(written_ts))
+        takeover = owner.members.rest_of_the_gone(owner.owned, _may_be_written(self._opened, written_ts))
         if takeover is None:
             raise InvariantError("nobody has the rest of the tables. Report it.")
         return {REST: takeover}
@@ -326,14 +340,9 @@ class OwnedFeed:
         free = [table for table in written if owner.members.can_hand_over(table)]
         for ts in {written[table] for table in free}:
             tables = [table for table in free if written[table] == ts]
-            handovers = owner.hand_over(tables, self._may_be_written(ts))
+            handovers = owner.hand_over(tables, _may_be_written(self._opened, ts))
             found |= {TableId(table): handover for table, handover in handovers.items()}
         return found
-
-    def _may_be_written(self, ts: Ts | None) -> Ts | None:
-        """With what writers of an owner before may have written."""
-        before = self._opened.written_ts if self._opened is not None else None
-        return Ts(max(ts or 0, before or 0)) or None
 
     # Small things.
 
@@ -346,3 +355,9 @@ class OwnedFeed:
 
 def place_of(me: CaptureId, revision: int, info: ChangefeedInfo) -> Place:
     return Place(me, info.key, revision, info.epoch)
+
+
+def _may_be_written(opened: Opened | None, ts: Ts | None) -> Ts | None:
+    """With what writers of an owner before may have written."""
+    before = opened.written_ts if opened is not None else None
+    return Ts(max(ts or 0, before or 0)) or None
