@@ -130,8 +130,9 @@ class Members:
             for table in self._forms(owned, physical_id, ts) & at.keys():
                 at[table][physical_id] = ts
         for table in [table for table, ids in at.items() if not ids]:
-            # Nothing is to come of it. It waits like any other: its next processor begins there, not below all others.
-            at[table] = {table: owned.lowest_ts}
+            # Nothing is to come of it, but by a DDL that has not run. One that has run may have dropped it: below that
+            # its rows are written, and nobody would stop there again.
+            at[table] = {table: Ts(max(owned.ddl_ts, owned.lowest_ts))}
             owned = replace(owned, in_transit={**owned.in_transit, **at[table]})
         return owned, {table: Handover(frozenset((table,)), ids, written_ts) for table, ids in at.items()}
 
