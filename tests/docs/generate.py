@@ -22,7 +22,7 @@ from tidemill.sinks.files.uri import known_parameters, refused_parameters
 from tidemill.sinks.kafka import uri as kafka
 from tidemill.testing.operations import FakeCluster
 
-CLUSTER = ("changefeed", "capture", "processor", "span", "tso", "unsafe", "metrics")  # groups of commands
+CLUSTER = ("metrics",)  # groups of commands
 ROOT = Path(__file__).parent.parent.parent
 PAGES = {
     ROOT / "docs/reference/commands.md": lambda: commands(),
@@ -52,16 +52,10 @@ def commands() -> str:
         sections += [
             _command(f"{name} {verb}", command, "###", _CONNECTION) for verb, command in group.commands.items()
         ]
-    sections += ["### To reach a capture\n\n" + _connection(found["capture"].commands["list"])]
     group = found["fault"]
     sections += [f"## tidemill fault\n\n{group.help}\n\n" + "\n".join(_options(group.params)) + "\n"]
     sections += [_command(f"fault {name}", command, "###") for name, command in group.commands.items()]
     return "\n".join(sections)
-
-
-def _connection(command: Any) -> str:
-    """The options that all commands have that ask a capture."""
-    return "\n".join(_options([each for each in command.params if each.name in _CONNECTION])) + "\n"
 
 
 def api() -> str:

@@ -17,8 +17,7 @@ from tidemill.startup import quick_imports
 _LONG_LIVED = {"run", "consume"}
 # Each is in a module of its name, under that name, with underscores.
 COMMANDS = (
-    "upstream", "run", "changefeed", "capture", "processor", "span", "tso", "unsafe", "metrics", "consume",
-    "check-topic", "partitions", "verify", "demo", "warm", "fault", "simulate",
+    "upstream", "run", "metrics", "consume", "check-topic", "partitions", "verify", "demo", "warm", "fault", "simulate",
 )  # fmt: skip
 
 
