@@ -87,6 +87,7 @@ class Cluster:
         self.seconds = 0.0
         self.tables: Sequence[TableId] = sorted(map(TableId, tables))
         self.drop: Callable[[Message], bool] = lambda message: False
+        self.left: list[TableId] = []  # by a capture that is gone, between two of its lanes
         self.named: set[TableId] = set()  # to be left out of the rest when that is taken over
         for name in captures:
             self.join(name)
@@ -110,7 +111,7 @@ class Cluster:
                         self._deliver(action)
                     case Fence():
                         self.fences.append(action)
-                        self.coordinator.fenced(action, NOW_TS)
+                        self.coordinator.fenced(action, NOW_TS, self.left)
                     case HandOver():
                         self.asks.append(action)
                         self.coordinator.handed_over(action, self._found(action))

@@ -8,7 +8,7 @@ import pytest
 from tests.control.scheduler.cluster import EPOCH, FEED, NOW_TS, OWNER, Cluster
 from tidemill.control.scheduler.agent import Prepare, Run, Stop
 from tidemill.control.scheduler.handovers import UNKNOWN_TS
-from tidemill.model.schedule import REST, CaptureId, Dispatch, TableId
+from tidemill.model.schedule import REST, CaptureId, Dispatch, Header, HeartbeatResponse, Message, TableId
 
 A, B, C = CaptureId("a"), CaptureId("b"), CaptureId("c")
 
@@ -104,10 +104,33 @@ def test_a_processor_that_is_new_on_the_same_capture_has_the_one_before_fenced()
     before = cluster.agents[B].epoch
     cluster.leave(B)
     cluster.join("b")
-    cluster.agents[B]._birth = "again"
+    cluster.agents[B]._birth = "born-b-again"
     cluster.settle()
     assert [(fence.capture, fence.epoch) for fence in cluster.fences] == [(B, before)]
     check_tiles(cluster)
+
+
+def test_a_late_word_of_an_earlier_processor_does_not_have_the_present_one_fenced() -> None:
+    cluster = started("ab")
+    response = Message(
+        Header(1, EPOCH, "born-a-0", number=1), FEED, B, OWNER, HeartbeatResponse(())
+    )  # of an agent before, of which nothing was ever heard
+    cluster.coordinator.receive(response)
+    cluster.tick(4)
+    assert cluster.fences == []
+
+
+def test_tables_that_were_between_two_lanes_of_a_capture_that_is_gone_are_given_to_somebody() -> None:
+    cluster = started("ab")
+    keeper = cluster.coordinator.holder(REST)
+    assert keeper is not None
+    unnamed = next(TableId(t) for t in cluster.placement()[keeper] if TableId(t) not in cluster.coordinator.replicas)
+    cluster.left = [unnamed]
+    cluster.named.add(unnamed)
+    cluster.leave(keeper)
+    cluster.settle()
+    check_tiles(cluster)
+    assert any(unnamed in ask.tables for ask in cluster.asks)
 
 
 def test_a_table_that_is_dropped_has_no_name_any_more() -> None:

@@ -67,7 +67,7 @@ class FollowedFeed:
     ) -> None:
         self._capture, self.changefeed, self.epoch = capture, changefeed, epoch
         self._workplace, self._post, self._clock = workplace, post, clock
-        self._agent = Agent(capture, changefeed, epoch, secrets.token_hex(6))
+        self._agent = Agent(capture, changefeed, epoch, _new_birth(clock))
         self._owner: CaptureId | None = None
         self._revision = 0
         self._work: _Work | None = None
@@ -151,7 +151,7 @@ class FollowedFeed:
         log.warning("a processor was fenced; another one begins", changefeed=str(self.changefeed))
         is_stopping = self._agent.is_stopping
         self._end_work()
-        self._agent = Agent(self._capture, self.changefeed, self.epoch, secrets.token_hex(6))
+        self._agent = Agent(self._capture, self.changefeed, self.epoch, _new_birth(self._clock))
         self._agent.is_stopping = is_stopping
         self._owner, self._revision = None, 0  # the next heartbeat tells
 
@@ -187,3 +187,8 @@ class FollowedFeed:
         self._end_work()
         await asyncio.gather(*self._closing, return_exceptions=True)
         await self._workplace.close()
+
+
+def _new_birth(clock: Clock) -> str:
+    """Later ones on this capture are above it, as text."""
+    return f"{int(clock.monotonic() * 1_000_000):016x}{secrets.token_hex(3)}"

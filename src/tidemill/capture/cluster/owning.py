@@ -299,8 +299,11 @@ class OwnedFeed:
         """Nothing that this processor still does has an effect when it is done, and nothing that it says counts."""
         whose = (fence.capture, fence.epoch)
         self._fenced.add(whose)
-        await self._dismiss(owner, [lane for lane, each in self._lanes.items() if each == whose])
-        self.coordinator.fenced(fence, await self._pd.get_ts())
+        lanes = [lane for lane, each in self._lanes.items() if each == whose]
+        await self._dismiss(owner, lanes)
+        written_ts = await self._pd.get_ts()
+        left = [TableId(table) for table in sorted(owner.members.given_up_by(lanes))]
+        self.coordinator.fenced(fence, written_ts, left)
 
     async def _dismiss(self, owner: ChangefeedOwner, lanes: Sequence[str]) -> None:
         while True:

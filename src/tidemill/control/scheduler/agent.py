@@ -121,7 +121,8 @@ class Agent:
     """Belongs to one processor's loop; ``poll`` it regularly, and after each message."""
 
     def __init__(self, capture: CaptureId, changefeed: ChangefeedKey, changefeed_epoch: int, birth: str) -> None:
-        """``birth``: a random name that no other agent has had."""
+        """``birth``: a name that no other agent has had, and, as text, above those of all before it on this capture: a
+        late word of one of these must not pass for that of one that has come since."""
         self._capture, self._changefeed, self._changefeed_epoch = capture, changefeed, changefeed_epoch
         self._birth = birth
         self._owner: CaptureId | None = None

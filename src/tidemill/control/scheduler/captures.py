@@ -94,8 +94,10 @@ class Captures:
         """Whether a message from a capture is to be taken in: it is neither late nor repeated, nor of a processor that
         is gone. One of a processor that is new has the one before fenced."""
         capture, header = self._by_id.get(message.sender), message.header
-        if capture is None or capture.state is CaptureState.FENCING or header.processor_epoch in capture.former:
+        if capture is None or capture.state is CaptureState.FENCING:
             return False
+        if header.processor_epoch < max(capture.epoch, *capture.former, "") or header.processor_epoch in capture.former:
+            return False  # of an earlier processor: epochs on one capture ascend
         if capture.epoch and header.processor_epoch != capture.epoch:
             self._fence(message.sender)
             return False

@@ -9,7 +9,7 @@ The driver ticks it every 50 ms or so, sends the messages (each may be lost), an
 no business of this: ``control.ownership`` has them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.control.scheduler import policies
@@ -165,10 +165,15 @@ class Coordinator:
 
     # What the driver has done.
 
-    def fenced(self, fence: Fence, written_ts: Ts) -> None:
-        """Nothing that it still does has an effect. It may have written up to there, that is, up to now."""
+    def fenced(self, fence: Fence, written_ts: Ts, left: Collection[TableId] = ()) -> None:
+        """Nothing that it still does has an effect. It may have written up to there, that is, up to now. ``left``:
+        tables that it had on their way between two of its lanes. Nobody has them, whatever their names were."""
         if not self.captures.fenced(fence):
             return
+        for table in left:
+            if table not in self.replicas:
+                self._follow(table, ABSENT)
+                self._handovers.note_written(table, written_ts)
         self._first.pop(fence.capture, None)
         self._outbox.forget(fence.capture)
         for table in list(self.replicas.held_by(fence.capture)):

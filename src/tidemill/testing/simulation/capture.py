@@ -46,7 +46,7 @@ class Capture:
 
     def _new_agent(self) -> Agent:
         self._births += 1
-        return Agent(self.id, FEED, EPOCH, f"{self.id}.{self._births}")
+        return Agent(self.id, FEED, EPOCH, f"{self.id}.{self._births:03}")
 
     @property
     def executors(self) -> list[Executor]:

@@ -192,8 +192,10 @@ class Owner:
     def _fence(self, fence: Fence) -> Work:
         whose = (fence.capture, fence.epoch)
         self._fenced.add(whose)
-        yield from self._dismiss([lane for lane, each in self._lanes.items() if each == whose])
-        self.coordinator.fenced(fence, self._world.ts())
+        lanes = [lane for lane, each in self._lanes.items() if each == whose]
+        yield from self._dismiss(lanes)
+        left = [TableId(table) for table in sorted(self.members.given_up_by(lanes))]
+        self.coordinator.fenced(fence, self._world.ts(), left)
 
     def _dismiss(self, lanes: Collection[str]) -> Work:
         known = [lane for lane in lanes if lane in self.owned.at]
