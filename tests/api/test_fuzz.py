@@ -45,7 +45,7 @@ NUMBERS = st.one_of(
     st.sampled_from([0, 1, 100, 464_613_539_840_000_000, (1 << 64) - 1]), st.integers(-(1 << 70), 1 << 70)
 )
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | NUMBERS | st.floats(allow_nan=False) | TEXTS,
+    st.none() | st.booleans() | NUMBERS | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=6,
 )

@@ -146,7 +146,7 @@ def test_the_file_of_a_changefeed_says_it_as_well(
     config = tmp_path / "feed.toml"
     security = {f"{name}-path": path for name, path in world.flags.items()}
     config.write_text("[security]\n" + "".join(f"{name} = {json.dumps(path)}\n" for name, path in security.items()))
-    flags: dict[str, str | None] = {"config": str(config), "target-ts": START_TS}
+    flags: dict[str, str | None] = {"config": str(config), "target-ts": START_TS, "log-level": "error"}
     said = tidemill(*run_words(world.pd, tmp_path, flags))
     assert (said.code, said.errors) == (0, "")
 
