@@ -107,7 +107,7 @@ class ClusterOperations(Protocol):
     async def processors(self, namespace: str | None = None) -> tuple[ProcessorInfo, ...]: ...
 
     async def metadata(self) -> tuple[MetadataEntry, ...]:
-        """All that is stored, ordered by key, with secrets: only for who may see it."""
+        """All that is stored, ordered by key, secrets included: only for callers who may see them."""
 
     async def resolve_lock(self, region_id: int, ts: Ts, upstream: UpstreamAccess) -> None:
         """Resolve the locks of a region whose transactions began below ``ts``."""
