@@ -34,6 +34,9 @@ PAGES = {
     ROOT / "docs/reference/protocol-debezium.md": lambda: protocol_options(Debezium.options),
     ROOT / "docs/reference/queue-protocols.md": lambda: queue_protocols(),
 }
+_PLAIN = (
+    "run", "server", "partitions", "consume", "check-topic", "verify", "upstream", "demo", "warm", "simulate",
+)  # fmt: skip
 _CONNECTION = ("server", "ca", "cert", "key", "user", "password", "token")
 _KAFKA = re.compile(r"(?<=<!-- kafka: begin -->\n).*?(?=<!-- kafka: end -->)", re.DOTALL)
 _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: end -->)", re.DOTALL)
@@ -42,10 +45,7 @@ _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: 
 def commands() -> str:
     """A section per command: its help, its options."""
     found: dict[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
-    sections = [
-        _command(name, found[name])
-        for name in ("run", "partitions", "consume", "check-topic", "verify", "upstream", "demo", "warm", "simulate")
-    ]
+    sections = [_command(name, found[name]) for name in _PLAIN]
     for name in CLUSTER:
         group = found[name]
         sections += [f"## tidemill {name}\n\n{group.help}\n"]

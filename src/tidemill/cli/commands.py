@@ -14,10 +14,10 @@ import typer
 from tidemill.errors import TidemillError
 from tidemill.startup import quick_imports
 
-_LONG_LIVED = {"run", "consume"}
+_LONG_LIVED = {"run", "consume", "server"}
 # Each is in a module of its name, under that name, with underscores.
 COMMANDS = (
-    "upstream", "run", "changefeed", "capture", "processor", "span", "tso", "unsafe", "metrics", "consume",
+    "upstream", "run", "server", "changefeed", "capture", "processor", "span", "tso", "unsafe", "metrics", "consume",
     "check-topic", "partitions", "verify", "demo", "warm", "fault", "simulate",
 )  # fmt: skip
 
