@@ -235,3 +235,12 @@ def test_a_protocol_brings_its_own_keys() -> None:
     with pytest.raises(ConfigError, match=r"'sink\.csv' is unknown"):
         changefeed.parse_config("[sink.csv]\ndelimiter = ';'")
     assert not set(protocol_keys()) & set(KEYS)
+
+
+def test_numbers_of_a_protocol_have_no_quotes() -> None:
+    """As in TiCDC's files."""
+    config = parse_config("[sink]\nsend-bootstrap-interval-in-sec = 60\nsend-bootstrap-in-msg-count = -1")
+    given = {setting.parameter: setting.text for setting in config.sink_settings}
+    assert given == {"send-bootstrap-interval-in-sec": "60", "send-bootstrap-in-msg-count": "-1"}
+    with pytest.raises(ConfigError, match=r"send-bootstrap-in-msg-count.*a whole number"):
+        parse_config("[sink]\nsend-bootstrap-in-msg-count = 'many'")

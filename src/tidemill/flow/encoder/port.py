@@ -39,6 +39,7 @@ class Option:
     default: str  # like ``help`` for people: the reference page is made of them
     help: str
     key: str = ""  # "": it is the URI's alone
+    is_number: bool = False  # in a file, where numbers have no quotes
 
 
 @dataclass(frozen=True, slots=True)

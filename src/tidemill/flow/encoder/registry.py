@@ -1,15 +1,15 @@
 """Which protocols there are, and which of them, with which options, a sink URI means."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.columnar.encoded import Encoded
-from tidemill.config.keys import MESSAGES, QUEUE, Key, boolean, text
+from tidemill.config.keys import MESSAGES, QUEUE, Key, boolean, text, whole_number
 from tidemill.config.sink_uri import SHOWN
 from tidemill.config.values import boolean_of, sentence
 from tidemill.errors import SinkUriError, suggestion
@@ -20,7 +20,7 @@ from tidemill.flow.encoder.csv import Csv
 from tidemill.flow.encoder.debezium import Debezium
 from tidemill.flow.encoder.long_form import LongForm
 from tidemill.flow.encoder.open_protocol import OpenProtocol
-from tidemill.flow.encoder.port import Encoder, FileProtocol, MessageProtocol, QueueProtocol
+from tidemill.flow.encoder.port import Encoder, FileProtocol, MessageProtocol, Option, QueueProtocol
 from tidemill.flow.encoder.simple import Simple
 from tidemill.model.row import RowBatch
 
@@ -77,7 +77,7 @@ def protocol_keys() -> dict[str, Key]:
     of_files = {option.key for kind in FOR_FILES.values() for option in kind.options.values()}
     return {
         option.key: Key(
-            boolean if option.read is boolean_of else text,
+            _in_files(option),
             option.default if option.default.startswith("`") else f"`{option.default}`",
             "See the sink URI's parameter of this name.",
             parameter,
@@ -87,6 +87,12 @@ def protocol_keys() -> dict[str, Key]:
         for parameter, option in kind.options.items()
         if option.key
     }
+
+
+def _in_files(option: Option) -> Callable[[Any], Any]:
+    if option.read is boolean_of:
+        return boolean
+    return whole_number if option.is_number else text
 
 
 class CountingEncoder:

@@ -80,6 +80,7 @@ class Simple(LargeMessages):
             "120",
             "Seconds after which the schema of a table with changes is sent again. 0: schemas are not sent.",
             "sink.send-bootstrap-interval-in-sec",
+            is_number=True,
         ),
         "send-bootstrap-in-msg-count": Option(
             "send_bootstrap_in_msg_count",
@@ -87,6 +88,7 @@ class Simple(LargeMessages):
             "10000",
             "Rows of a table after which its schema is sent again. 0: schemas are not sent.",
             "sink.send-bootstrap-in-msg-count",
+            is_number=True,
         ),
         "send-bootstrap-to-all-partition": Option(
             "send_bootstrap_to_all_partition",
