@@ -67,9 +67,11 @@ class Opening:
         state = await self._resume(pd)
         target_ts = self._options.target_ts
         if target_ts is not None and target_ts < state.at.base_ts:
+            ahead = target_ts >= state.checkpoint_ts
+            but = f" with most of its tables; its checkpoint is {show(state.checkpoint_ts)}" if ahead else ""
             raise UsageError(
                 f"target-ts {show(target_ts)} lies before {show(state.at.base_ts)}, where this changefeed "
-                "stands. Choose a later --target-ts."
+                f"stands{but}. Choose a later --target-ts."
             )
         hold = await self._hold_gc(pd, state)
         schema = await _load_schema(pd, state)
