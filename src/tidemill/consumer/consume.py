@@ -372,7 +372,7 @@ class Consume:
 
 def consuming(options: ConsumeOptions, until_ts: Ts | None = None) -> Iterator[ConsumerStatus]:
     """A consumer as a library has it: where it is, again and again, until all up to ``until_ts`` is written. Whoever
-    leaves the loop earlier stops it; it goes on from its data-dir another time."""
+    leaves the loop earlier stops it; the next run continues from its data-dir."""
     feed = Consume(options)
     try:
         feed.start(lambda: False)

@@ -23,7 +23,7 @@ def print_json(document: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
-    """``empty``: what is said where there are no rows."""
+    """``empty``: the message shown when there are no rows."""
     found = [[str(cell) for cell in row] for row in rows]
     if not found:
         typer.echo(empty, err=True)

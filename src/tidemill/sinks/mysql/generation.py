@@ -219,7 +219,7 @@ class Generation:
 
 
 def prepare(session: Session) -> None:
-    """Have the tables; on this session nobody waits long for a lock."""
+    """Make sure the tables exist. From here on ``session`` does not wait long for locks."""
     with session.cursor() as cursor:
         cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {_LOCK_WAIT_SECONDS}")
         for statement in _TABLES:
