@@ -141,3 +141,23 @@ KEYS = ForeignKeys(added=lambda name: f"{name}_2", dropped={"old": "old_2"}.get)
 )  # fmt: skip
 def test_what_the_downstream_cannot_hold_is_bent(query: str, fit: Fit, expected: str) -> None:
     assert rewritten(query, MARIADB, fit) == expected
+
+
+@pytest.mark.parametrize("has_vectors", [True, False])
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("create table t (a char(9), B char(18) as (a || 'x') stored, c int)",
+         "create table t (a char(9), B char(18) as ( concat( `a`, _utf8mb4 'x')) stored, c int)"),
+        ("alter table t add column b char(18) generated always as (`a`||'x') virtual, add c int",
+         "alter table t add column b char(18) generated always as ( concat( `a`, _utf8mb4 'x')) virtual, add c int"),
+        ("create table t (a char(9) default '||') /*T! shard_row_id_bits=2 */",
+         "create table t (a char(9) default '||') /*T! shard_row_id_bits=2 */"),
+        ("alter table t /*T![auto_inc] auto_increment=5 */", "alter table t /*T![auto_inc] auto_increment=5 */"),
+    ],
+)  # fmt: skip
+def test_a_tidb_need_not_know_how_the_session_read_two_bars(query: str, expected: str, has_vectors: bool) -> None:
+    """PIPES_AS_CONCAT makes a concatenation of what means OR to the session that runs it downstream."""
+    tidb = Downstream(Flavor.TIDB, (8, 5, 0), 16 << 20)
+    fit = Fit(has_vectors=has_vectors, expressions={"b": "concat(`a`, _utf8mb4'x')"})
+    assert rewritten(query, tidb, fit) == expected

@@ -57,7 +57,7 @@ class Fit:
 def rewritten(query: str, downstream: Downstream, fit: Fit = Fit()) -> str:  # noqa: B008 (it is frozen)
     """``query`` as the downstream takes it; empty if nothing of it is left to do there."""
     if downstream.flavor is Flavor.TIDB:
-        return _Text(query).without_vectors() if not fit.has_vectors else query
+        return _for_tidb(query, fit)
     text = _Text(query, keeps_features=False)
     if fit.place is not None:
         text.spell_place(*fit.place)
@@ -86,11 +86,19 @@ def rewritten(query: str, downstream: Downstream, fit: Fit = Fit()) -> str:  # n
     return text.result()
 
 
-class _Text(Tokens):
-    def without_vectors(self) -> str:
-        self.replace_vectors()
-        return self.result()
+def _for_tidb(query: str, fit: Fit) -> str:
+    """As typed, but for what depends on the session or on the version."""
+    if fit.has_vectors and "||" not in query:
+        return query
+    text = _Text(query)
+    if not fit.has_vectors:
+        text.replace_vectors()
+    if "||" in query:  # a concatenation where the session had PIPES_AS_CONCAT
+        text.spell_expressions(fit.expressions)
+    return text.result()
 
+
+class _Text(Tokens):
     def drop_tidb_clauses(self) -> None:
         self.sweep([partial(rule, self) for rule in TIDB_CLAUSES])
 
