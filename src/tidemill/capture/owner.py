@@ -12,9 +12,10 @@ at a time; a DDL that takes an hour there holds back no batch of other tables.
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice, takewhile
 from typing import Any, ParamSpec, TypeVar
 
 from tidemill.capture.beside import Beside
@@ -30,6 +31,7 @@ from tidemill.control.ownership import (
     Ownership,
     can_run_ddl,
     ddl_done,
+    first_ddls,
     learned,
 )
 from tidemill.errors import SinkError
@@ -42,6 +44,7 @@ from tidemill.model.orders import Assignment, Handover, Orders, Report
 from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
 from tidemill.sinks import OwnerSink
+from tidemill.sinks.port import GroupingOwner
 
 log = get_logger("owner")
 
@@ -231,34 +234,51 @@ class ChangefeedOwner:
 
     async def _run_ddls(self) -> None:
         """The first that waits, and those behind it that may run by then."""
-        while await self._is_first_due():
-            await self._run_ddl(self._ddls[0])
-            self._ddls.popleft()
-            self._queue.pop()
-            self.owned = replace(ddl_done(self.owned, self._queue.barriers), is_ddl_running=True)  # until the last
+        while due := await self._due():
+            if len(due) > 1:
+                await self._run_together(due)
+            else:
+                await self._run_ddl(due[0])
+            for _ in due:
+                self._ddls.popleft()
+                self._queue.pop()
+                self.owned = replace(ddl_done(self.owned, self._queue.barriers), is_ddl_running=True)  # until the last
             self._is_idle_move_unsaved = True
         self.owned = replace(self.owned, is_ddl_running=False)
         self.tell()
         self.publishing.begin()
         self.turn()
 
-    async def _is_first_due(self) -> bool:
-        """Whether a DDL may run now: the rows before it have not only been reported, they are saved as well. After a
-        crash they would come again, behind the DDL."""
+    async def _due(self) -> list[SchemaChange]:
+        """The DDLs that may run now, none or one, or several at once where the sink gains by that. The rows before them
+        have not only been reported, they are saved as well: after a crash they would come again, behind the DDL."""
         async with self.taking:
             await self.save_what_came()
         self.owned = replace(self.owned, is_ddl_running=False)
         if self.beside.failure is not None or not can_run_ddl(self.owned):
-            return False
+            return []
         self.owned = replace(self.owned, is_ddl_running=True)
-        return True
+        together = first_ddls(self.owned, self._queue) if isinstance(self._sink, GroupingOwner) else 1
+        due = list(takewhile(_brings_no_rows, islice(self._ddls, together)))
+        return due or [self._ddls[0]]
 
-    async def _run_ddl(self, change: SchemaChange) -> None:
+    async def _run_together(self, changes: Sequence[SchemaChange]) -> None:
+        assert isinstance(self._sink, GroupingOwner)
+        sent = [_as_it_goes_out(event, self._selector) for change in changes for event in self._kept(change)]
+        await self.beside.in_sink(self._sink.ddls, sent)
+        self.ddls += len(sent)
+
+    def _kept(self, change: SchemaChange) -> Iterator[DdlEvent]:
+        """Of its events, those that are not left out; each is about to run."""
         for event in change.events:
             if not self._ddl_filter.keeps(event):
                 log.info("leaving DDL out", ts=event.finished_ts, schema=event.schema, query=event.query)
                 continue
             log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
+            yield event
+
+    async def _run_ddl(self, change: SchemaChange) -> None:
+        for event in self._kept(change):
             sent = _as_it_goes_out(event, self._selector)
             if event.gives_key:  # it may bring rows, which count like a batch's
                 async with self.taking:
@@ -281,8 +301,8 @@ class ChangefeedOwner:
                 await self.save()
 
     async def save_what_came(self) -> None:
-        """With ``taking`` held: what was being saved is saved by now."""
-        if self._reports:
+        """With ``taking`` held: what was being saved is saved by now. So is what came meanwhile."""
+        while self._reports:
             await self.save()
 
     async def save(self, sink_state: dict[str, Any] | None = None) -> None:
@@ -339,6 +359,10 @@ class ChangefeedOwner:
                         await self.save()
                     await self.beside.in_sink(self._sink.publish, self._states.checkpoint_ts)
         await self.beside.close()
+
+
+def _brings_no_rows(change: SchemaChange) -> bool:
+    return not any(event.gives_key for event in change.events)
 
 
 def _as_it_goes_out(event: DdlEvent, selector: ColumnSelector) -> DdlEvent:

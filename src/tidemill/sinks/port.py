@@ -154,6 +154,15 @@ class OwnerSink(Protocol):
 
 
 @runtime_checkable
+class GroupingOwner(OwnerSink, Protocol):
+    """Of a downstream where several DDLs cost little more than one."""
+
+    def ddls(self, events: Sequence[DdlEvent]) -> None:
+        """Like ``ddl`` for each, in any order. No two touch the same table, no row goes between them, and none of them
+        brings rows. After a crash some may have run, and all come again."""
+
+
+@runtime_checkable
 class PartitionedOwner(OwnerSink, Protocol):
     """Of a downstream whose rows are spread over partitions, which can become more or fewer: exactly at some ts, behind
     all rows up to it, and before all others.
