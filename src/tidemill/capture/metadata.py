@@ -27,10 +27,12 @@ from tidemill.errors import DataDirError, SupersededError
 from tidemill.log import get_logger
 from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
-from tidemill.private import is_open_to_others, make_private, open_private, replace_private
+from tidemill.private import is_open_to_others, make_private, open_private, replace_private, strangers
 
 _FORMAT = 1
 DEFAULT_NAME = "default"
+# What a start that was killed may have left before it had saved a state. The lock comes first.
+_BEFORE_A_STATE = ("id", "segments", "undecodable", "scratch", "spark.log", "partitions", "partitions.refused")
 
 log = get_logger("state")
 
@@ -176,9 +178,9 @@ class DataDir:
 
     def _refuse_others_files(self) -> None:
         """A folder is closed to others and parts of it are removed: it has to be ours, or hold nothing yet."""
-        if not self.path.is_dir() or any((self.path / name).exists() for name in ("lock", "changefeed.json")):
+        if not self.path.is_dir() or (self.path / "changefeed.json").exists():
             return
-        strange = sorted(p.name for p in self.path.iterdir() if p.name != "lost+found" and not p.name.startswith("."))
+        strange = strangers(self.path, _BEFORE_A_STATE)
         if strange:
             raise DataDirError(
                 f"cannot use data-dir {self.path}: it holds {strange[0]!r}{' and more' if len(strange) > 1 else ''}, "

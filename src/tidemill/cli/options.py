@@ -193,11 +193,14 @@ class ReadyFile:
     """Tells whoever waits that we serve: the file appears whole or not at all.
 
     One that an earlier run has left is removed at once, and whether we may write is found out now, not when we serve.
+    What is no file is left alone: to remove /dev/null would hurt everybody on the machine.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         if path is not None:
+            if path.exists() and not path.is_file():
+                raise UsageError(f"--ready-file {path} is no file, and is not replaced. Name one that may be.")
             with self._explained(path):
                 path.unlink(missing_ok=True)
                 self._aside(path).write_bytes(b"")

@@ -13,7 +13,6 @@ id since the version that we know: so a writer that was superseded cannot commit
 If it still commits to one that its successor has not seen yet, the successor finds its stamps there.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
@@ -21,6 +20,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Transaction
@@ -275,7 +275,7 @@ def storage_options(storage: StorageOptions) -> dict[str, str] | None:
 def _add_action(table: LakeTable, file: DataFile, stamps: Stamps) -> AddAction:
     moment = physical_ms(max(stamps.resolved_ts, stamps.ddl[0]))
     path = file.path.removeprefix(table.location + "/")
-    return AddAction(path, file.size, {}, moment, True, json.dumps(_statistics(file)))
+    return AddAction(path, file.size, {}, moment, True, orjson.dumps(_statistics(file)).decode())
 
 
 def _statistics(file: DataFile) -> dict[str, Any]:
@@ -305,4 +305,5 @@ def _is_exact(statistics: pq.Statistics) -> bool:
 def _json(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
-    return float(value) if isinstance(value, Decimal) else value
+    # Digit by digit: a float may lie above the least value of a file, and readers would pass over its rows.
+    return orjson.Fragment(f"{value:f}") if isinstance(value, Decimal) else value
