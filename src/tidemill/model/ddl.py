@@ -101,7 +101,7 @@ class DdlEvent:
     pre_schema: str = ""
     pre_table: str = ""
     pre_table_info: TableInfo | None = None
-    creation: str = ""  # what would make the table as it is afterwards, with times in UTC; "" where nobody knows
+    creation: str = ""  # what would make the table or view as it is afterwards, times in UTC; "" where nobody knows
     is_like: bool = False  # CREATE TABLE … LIKE …: what the query means is said by ``creation`` only
     partition_id: int = 0  # of EXCHANGE PARTITION: the physical id that went from the partition to the plain table
 

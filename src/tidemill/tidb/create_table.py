@@ -40,6 +40,7 @@ _USUAL_COLLATIONS: Final = {
     "gbk": "gbk_chinese_ci",
 }
 _FOREIGN_KEY_ACTIONS: Final = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION", 5: "SET DEFAULT"}
+_INVOKER: Final = 1  # as whom a view is read: its definer otherwise
 _PARTITIONED_BY: Final = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
 
 
@@ -60,10 +61,13 @@ def create_table_sql(
 
 
 def create_view_sql(document: Document, schema: str) -> str:
-    """The statement that makes the view. Who defined it is left out: only TiDB knows that user."""
+    """The statement that makes the view, also in place of one of its name. It says all that depended on the session:
+    tables have their databases with them. Who defined it is left out: only TiDB knows that user."""
     columns = ",".join(quoted(column["name"]["O"]) for column in document.get("cols") or ())
-    select = document["view"]["view_select"]
-    return f"CREATE VIEW {quoted(schema)}.{quoted(document['name']['O'])} ({columns}) AS {select}"
+    view = document["view"]
+    security = " SQL SECURITY INVOKER" if view.get("view_security") == _INVOKER else ""
+    name = f"{quoted(schema)}.{quoted(document['name']['O'])}"
+    return f"CREATE OR REPLACE{security} VIEW {name} ({columns}) AS {view['view_select']}"
 
 
 def type_text(kind: Document) -> str:

@@ -143,7 +143,7 @@ def test_a_recovered_database_has_its_views_again() -> None:
         (ActionType.RECOVER_TABLE, "a"),
         (ActionType.CREATE_VIEW, "v"),
     ]
-    assert change.events[2].query == "CREATE VIEW `shop2`.`v` (`x``y`) AS SELECT `a`.`id` FROM `shop`.`a`"
+    assert change.events[2].query == "CREATE OR REPLACE VIEW `shop2`.`v` (`x``y`) AS SELECT `a`.`id` FROM `shop`.`a`"
 
 
 LATER = {"recover_info": {"RecoverTableInfos": None, "LoadTablesOnExecute": True}}
@@ -180,6 +180,7 @@ def test_replacing_a_view_lets_the_old_one_go() -> None:
     args = {"on_exist_replace": True, "old_view_tbl_id": 7}
     (change,) = store.apply([job(20, 50, ActionType.CREATE_VIEW, table_id=8, args=args, after=table(8, "v", **view))])
     assert [e.table for e in change.events] == ["v"]
+    assert change.events[0].creation == "CREATE OR REPLACE VIEW `shop`.`v` (`id`) AS select 1"
     assert store.lookup(7, 21) is Absent.DROPPED
     assert store.lookup(8, 21) is Absent.INELIGIBLE
     (change,) = store.apply([job(30, 51, ActionType.DROP_VIEW, table_id=8, after=table(8, "v", **view))])

@@ -142,6 +142,22 @@ def test_a_table_that_cannot_be_altered_is_made_anew(upstream: Upstream) -> None
     assert upstream.select("SELECT COUNT(*) FROM information_schema.tables WHERE table_name LIKE 'anew%'") == [(0,)]
 
 
+@pytest.mark.parametrize("name", ["f", "g"])
+def test_a_column_that_becomes_another_type_is_written_as_tidb_converted_it(upstream: Upstream, name: str) -> None:
+    """Under its name, or under another one that CHANGE COLUMN gives it."""
+    was = column("f", ColumnType.FLOAT)
+    became = column(name, ColumnType.VARCHAR, flen=30)
+    before = table_of(column("id", ColumnType.LONG, KEY), was, schema="ddls", name="t", table_id=7)
+    after = table_of(column("id", ColumnType.LONG, KEY), became, schema="ddls", name="t", table_id=7)
+    after = replace(after, columns=(after.columns[0], replace(after.columns[1], id=9)))
+    upstream.select("CREATE TABLE ddls.t (id INT PRIMARY KEY, f FLOAT)")
+    upstream.select("INSERT INTO ddls.t VALUES (1, 1e20)")
+    upstream.rows[7] = [{"id": 1, name: "100000000000000000000"}]
+    query = f"alter table t change column f {name} varchar(30)"
+    upstream.run(event(query, ActionType.MODIFY_COLUMN, 1, after, pre_table_info=before))
+    assert upstream.select(f"SELECT {name} FROM ddls.t") == [("100000000000000000000",)]
+
+
 def test_a_statement_hidden_in_a_ddl_is_not_run(upstream: Upstream) -> None:
     upstream.select("CREATE TABLE ddls.t (id INT PRIMARY KEY)")
     with pytest.raises(SinkError, match=r"refused the DDL.*1064"):
@@ -238,6 +254,20 @@ def test_a_view_that_mariadb_cannot_have_is_left_out(upstream: Upstream) -> None
         event("DROP VIEW `ddls`.`v`", ActionType.DROP_VIEW, 3, view),
     )
     assert upstream.select("SELECT COUNT(*) FROM information_schema.views WHERE table_schema = 'ddls'") == [(0,)]
+
+
+def test_a_view_reads_the_tables_of_the_database_in_which_its_session_was(upstream: Upstream) -> None:
+    """And joins texts where ``||`` did so: the document tells both, the statement neither."""
+    upstream.select("CREATE OR REPLACE DATABASE ddls2")
+    upstream.select("CREATE TABLE ddls2.t (a VARCHAR(9)) SELECT 'x' AS a")
+    upstream.select("CREATE TABLE ddls.t (a INT)")
+    view = replace(BACK, name="v", is_view=True, indexes=(), pk_is_handle=False)
+    made = "CREATE OR REPLACE VIEW `ddls`.`v` (`z`) AS SELECT CONCAT(`a`, _UTF8MB4'y') AS `z` FROM `ddls2`.`t`"
+    upstream.run(
+        event("create view ddls.v as select a || 'y' z from t", ActionType.CREATE_VIEW, 1, view, creation=made)
+    )
+    assert upstream.select("SELECT z FROM ddls.v") == [("xy",)]
+    upstream.select("DROP DATABASE ddls2")
 
 
 def test_a_character_set_without_a_collation_means_what_it_means_to_tidb(upstream: Upstream) -> None:

@@ -312,3 +312,34 @@ def test_a_row_with_an_enum_of_zero_is_kept_and_what_does_not_fit_refused(sink: 
     with pytest.raises(SinkError, match="refused a row"):
         write(sink, moods, (None, {"id": 3, "e": 0, "v": "abcd"}))
     assert mariadb.query("SELECT id, e + 0, v FROM writing.moods ORDER BY id") == [(1, 0, "abc"), (2, 2, "x")]
+
+
+def test_a_generated_column_that_cannot_hold_its_value_is_cut_as_upstream(sink: MysqlHalves, mariadb: MariaDb) -> None:
+    """A session of TiDB that is not strict keeps such rows; no other column may be cut on that occasion."""
+    mariadb.query(
+        "CREATE OR REPLACE TABLE writing.sums (id BIGINT PRIMARY KEY, g INT, v VARCHAR(3), s INT AS (g + 1) STORED, "
+        "n INT AS (v + 0) STORED)"
+    )
+    sums = table_of(
+        column("id", ColumnType.LONGLONG, KEY), column("g", ColumnType.LONG), column("v", ColumnType.VARCHAR, flen=3),
+        column("s", ColumnType.LONG, generated_expr="`g` + 1", is_stored=True),
+        column("n", ColumnType.LONG, generated_expr="`v` + 0", is_stored=True), schema="writing", name="sums",
+    )  # fmt: skip
+    write(sink, sums, (None, {"id": 1, "g": 2147483647, "v": "abc"}), (None, {"id": 2, "g": 7, "v": "5"}))
+    with pytest.raises(SinkError, match=r"refused a row.* id = 3: .*'v'"):
+        write(sink, sums, (None, {"id": 3, "g": 2147483647, "v": "abcd"}))
+    assert mariadb.query("SELECT * FROM writing.sums") == [(1, 2147483647, "abc", 2147483647, 0), (2, 7, "5", 8, 5)]
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Out of range value for column 'g1' at row 1", "g1"),
+        ("Incorrect integer value: 'x' for column `d`.`t`.`a``b` at row 12", "a``b"),
+        ("Incorrect integer value: 'for column 'z' at row 1' for column `g`.`g`.`v` at row 2", "v"),
+        ("Truncated incorrect DOUBLE value: 'abc'", ""),
+        ("Division by 0", ""),
+    ],
+)
+def test_a_warning_names_its_column(said: str, name: str) -> None:
+    assert failures.column_of(said) == name

@@ -209,7 +209,7 @@ def _recover_database(row: JobRow, catalogue: Catalogue) -> Effect:
     for table, document in zip(tables, documents or (), strict=False):
         if table.is_view:
             query = create_view_sql(document, database.name)
-            shapes.append(_Shape(database.name, table, query=query, type=ActionType.CREATE_VIEW))
+            shapes.append(_Shape(database.name, table, query=query, type=ActionType.CREATE_VIEW, creation=query))
     return Effect(_events(row, *shapes), put=tables, put_database=database)
 
 
@@ -358,9 +358,12 @@ class _Shape:
 
 def _creation(job: Job, table: TableInfo | None) -> str:
     """What would make the table in its form after the job; empty where it has none, or the job does not tell."""
-    if table is None or table.is_view or table.is_sequence or job.type in _DROPS:
+    if table is None or table.is_sequence or job.type in _DROPS:
         return ""
     documents = [d for d in (job.table, *job.tables) if isinstance(d, Mapping) and d.get("id") == table.id]
+    if table.is_view:
+        is_told = documents and "view_select" in documents[-1]["view"]
+        return create_view_sql(documents[-1], table.schema) if is_told else ""
     return create_table_sql(documents[-1]) if documents and "charset" in documents[-1] else ""
 
 

@@ -122,9 +122,10 @@ class Carrier:
             self._creation.make(event.creation, event.query)
 
     def _create_view(self) -> None:
-        """A view holds no rows, so one that the downstream cannot have is not worth a stop."""
+        """A view holds no rows, so one that the downstream cannot have is not worth a stop. As it was typed, its tables
+        may be those of another database, in which the session was."""
         try:
-            self._at.run(Clock(self._at.fitted(self._event.query)))
+            self._at.run(Clock(self._at.fitted(self._event.creation or self._event.query)))
         except pymysql.err.MySQLError as error:
             if not (self._at.is_for_us(error) or failures.number_of(error) in {*_NO_PLACE, _NO_COLUMN}):
                 raise
@@ -317,13 +318,21 @@ class Carrier:
         self._rows.delete(table, physical_ids, self._event.finished_ts)
 
     def _is_converted(self) -> bool:
-        """Whether TiDB has written all rows anew, by rules of its own: a column has become another of its name."""
+        """Whether TiDB has written all rows anew, by rules of its own: a column has become another, of its name or,
+        by CHANGE COLUMN, of a new one."""
         before, after = self._event.pre_table_info, self._event.table_info
         if self._at.is_tidb or before is None or after is None or not before.is_eligible or not after.is_eligible:
             return False
         was = {column.name.lower(): column for column in before.columns}
-        pairs = ((was.get(c.name.lower()), c) for c in after.columns if not c.is_virtual)
-        return any(old is not None and old.id != new.id and _is_other_kind(old, new) for old, new in pairs)
+        known = {column.id for column in before.columns}
+        may_be_renamed = "CHANGE" in self._event.query.upper()
+        for new in after.columns:
+            old = was.get(new.name.lower())
+            is_other = may_be_renamed if old is None else _is_other_kind(old, new)
+            is_new = new.id not in known if old is None else new.id != old.id
+            if is_new and is_other and not new.is_virtual:
+                return True
+        return False
 
     def _settle_defaults(self, clock: Clock) -> None:
         """A SET's default that has its empty member, which others drop from a text, for the rows that were there; and

@@ -20,7 +20,7 @@ from tidemill.tidb.lexer import QUOTED_NAME
 log = get_logger("mysql")
 
 UTC: Final = "+00:00"
-_LONG_TEXT: Final = 256  # characters of a VARCHAR that may become TEXT where a row is too long
+LONG_TEXT: Final = 256  # characters of a VARCHAR that may become TEXT where a row is too long
 _NO_DATABASE: Final = 1049
 _CREATION: Final = re.compile(rf"CREATE TABLE {QUOTED_NAME}")
 
@@ -78,7 +78,7 @@ class Creation:
         if table is None:
             return
         indexed = {part.offset for index in table.indexes for part in index.columns}
-        long = {c.name.lower() for c in table.columns if c.flen >= _LONG_TEXT and c.offset not in indexed}
+        long = {c.name.lower() for c in table.columns if c.flen >= LONG_TEXT and c.offset not in indexed}
         if long:
             yield {"text_columns": frozenset(long)}
         left = frozenset(index.name.lower() for index in table.indexes if is_virtual(index, table))

@@ -3,6 +3,7 @@
 Every number is MySQL's, MariaDB's or TiDB's; messages of ours name the table and say what to do.
 """
 
+import re
 import ssl
 from collections.abc import Callable
 from typing import Final
@@ -34,6 +35,10 @@ _NO_RIGHTS: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1410, 1698})
 _WHO: Final = frozenset({1045, 1698, 1862, 1820, 3118, 4151})  # unknown, wrong or expired password, locked
 _NO_TABLE: Final = frozenset({1146, 1049, 1051})
 _OTHER_COLUMNS: Final = frozenset({1054, 1136, 1109, 1110, 3105, 1906})
+
+# A value that does not fit: out of range, truncated, incorrect, divided by zero, too long.
+_VALUES: Final = frozenset({1264, TRUNCATED, 1292, 1365, 1366, 1406, 1411, 1441})
+_OF_COLUMN: Final = re.compile(r"for column (?:(?:`(?:[^`]|``)*`\.){2}`(.+)`|'(.+)') at row \d+$")
 
 # A DDL that finds its work done: it ran before, and the answer was lost.
 DDL_DONE: Final = frozenset({1007, 1008, 1050, 1051, 1054, 1060, 1061, 1068, 1091, 1176, 1507, 1517, 1831, 4092})
@@ -93,6 +98,17 @@ def is_passing(error: BaseException) -> bool:
 
 def is_about_foreign_key(error: BaseException) -> bool:
     return number_of(error) in _FOREIGN_KEY
+
+
+def is_about_a_value(error: BaseException) -> bool:
+    """Whether a value does not fit where it was to go; a session that is not strict would have cut it."""
+    return number_of(error) in _VALUES
+
+
+def column_of(said: str) -> str:
+    """The column that a warning about a value names; empty: none, so it was worked out in an expression."""
+    found = _OF_COLUMN.search(said)
+    return found.group(1) or found.group(2) if found else ""
 
 
 def is_about_one_row(error: BaseException) -> bool:

@@ -241,6 +241,7 @@ class Worker:
         self._target, self._shapes, self._packet, self._stop = target, shapes, packet, stop
         self._writer: Writer | None = None
         self._at: tuple[Plan, Transaction] | None = None  # what is being written
+        self._is_lenient = False  # for what is being written: a generated column does not hold its value otherwise
 
     def __enter__(self) -> "Worker":
         return self
@@ -254,7 +255,7 @@ class Worker:
 
     def execute(self, plan: Plan, transaction: Transaction, is_safe: bool) -> None:
         """Run one transaction until it is committed."""
-        self._at = plan, transaction
+        self._at, self._is_lenient = (plan, transaction), False
         self._persist(lambda safe: self._try(plan, transaction, safe), is_safe)
 
     def stream(self, plans: Callable[[bool], Iterator[tuple[Plan, int]]], is_safe: bool) -> tuple[int, int]:
@@ -289,11 +290,21 @@ class Worker:
                     is_safe = True
                     self._roll_back()
                     continue
+                if self._may_be_lenient(error):
+                    self._is_lenient = True
+                    self._roll_back()
+                    continue
                 began = began or SYSTEM_CLOCK.monotonic()
                 self._check(self._at, is_safe, error, SYSTEM_CLOCK.monotonic() - began)
                 is_safe = is_safe or failures.is_lost(error)  # nobody knows whether it was committed
                 self._recover(error)
             self._stop.wait(_RETRY.pause_seconds(tries))
+
+    def _may_be_lenient(self, error: BaseException) -> bool:
+        """What a session that was not strict has put into a generated column, a strict one refuses to work out."""
+        if self._at is None or self._is_lenient or not failures.is_about_a_value(error):
+            return False
+        return any(column.is_generated for column in self._at[0].table.columns)
 
     def _connected(self) -> Writer:
         if self._writer is None:
@@ -315,7 +326,8 @@ class Worker:
         texts = [self._shapes(plan.table).text(plan, statement, is_safe=is_safe) for statement in transaction]
         size = sum(len(part) for text in texts for part in text)
         is_small = size + 1024 < (self._packet if len(texts) == 1 else min(self._packet // 2, 8 << 20))
-        if self._target.settings.has_multi_statements and is_small and plan.has_zero is None:
+        is_plain = plan.has_zero is None and not self._is_lenient
+        if self._target.settings.has_multi_statements and is_small and is_plain:
             writer = self._connected()
             parts: list[Any] = [f"{writer.slot.guard};{ASSERTION};".encode()]
             for text in texts:
@@ -331,16 +343,20 @@ class Worker:
     def _run(self, connection: Connection, plan: Plan, statement: Statement, is_safe: bool) -> None:
         for piece, has_zero in plan.cut_at_zeros(statement):
             text = b"".join(self._shapes(plan.table).text(plan, piece, is_safe=is_safe))
-            if has_zero:
-                self._run_with_zeros(connection, plan, text)
+            if has_zero or self._is_lenient:
+                self._run_leniently(connection, plan.table, text, has_zero=has_zero)
             else:
                 connection.query(text)
 
-    def _run_with_zeros(self, connection: Connection, plan: Plan, text: bytes) -> None:
-        """Rows with an ENUM of index 0, which a strict session refuses. A lenient one keeps them, and would cut other
-        values that do not fit as well: its warnings must be of those columns alone."""
+    def _run_leniently(self, connection: Connection, table: TableInfo, text: bytes, *, has_zero: bool) -> None:
+        """Rows with an ENUM of index 0, or a generated column that cannot hold what its expression gives: a strict
+        session refuses them. A lenient one keeps them, and would cut other values that do not fit as well: its
+        warnings must be of those columns alone."""
         settings = self._target.settings
-        enums = {column.name for column in plan.table.columns if column.type is ColumnType.ENUM}
+        plain = self._target.plain_columns
+        generated = (c.name for c in table.columns if c.is_generated and c.name.lower() not in plain)
+        excused = set(generated) if self._is_lenient else set()
+        enums = {column.name for column in table.columns if column.type is ColumnType.ENUM and has_zero}
         connection.query(mode_statement(settings, is_lenient=True))
         try:
             connection.query(text)
@@ -349,8 +365,10 @@ class Worker:
             if connection.open:
                 connection.query(mode_statement(settings, is_lenient=False))
         for level, number, said in warnings:
-            if not failures.is_harmless(level, number) and not (
-                number == failures.TRUNCATED and any(f"'{name}'" in said for name in enums)
+            if not (
+                failures.is_harmless(level, number)
+                or (number == failures.TRUNCATED and failures.column_of(said) in enums)
+                or (excused and failures.column_of(said) in {"", *excused})
             ):
                 raise pymysql.err.DataError(number, said)
 
