@@ -372,7 +372,6 @@ async def play(
     check(folder / "out", work)
 
 
-@pytest.mark.soak  # it stands still now and then where the machine is busy
 def test_two_captures_share_the_tables_and_take_over_from_each_other(
     upstream: EmbeddedUpstream, etcd: Etcd, work: Load, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ class SpanProcessor:
         self._main: RunningLane | None = None
         self._others: dict[str, RunningLane] = {}
         self.preparing: list[RunningLane] = []  # of tables that are still somebody else's
+        self.between: frozenset[int] = frozenset()  # tables on their way from one lane to another
         self._moving = asyncio.Lock()  # tables between lanes, or to and from other processors
         self._looking: asyncio.Task[None] | None = None
         self._watch = _Watch(clock)
@@ -229,9 +230,11 @@ class SpanProcessor:
         slow = slow_tables(self._watch.look(self.main.lane))
         if slow:
             log.warning("tables are far behind the others; they go on by themselves", tables=sorted(slow))
+            self.between = slow  # where that fails, they stay it: nobody knows who has them
             handover = await self.main.lane.give_up(slow)
             at = _checkpoints(handover, self.main.lane.progress.at.base_ts)
             await self._open_beside(Assignment(slow), at, handover.at, handover.written_ts)
+            self.between = frozenset()
 
     async def _join_if_close(self, running: RunningLane) -> None:
         """Let the main lane wait for a lane that has nearly caught up, then let its tables join."""
@@ -249,7 +252,9 @@ class SpanProcessor:
                 if self._clock.monotonic() > deadline:
                     return  # again later
                 await lane.moved()
-            await self._accept(await lane.give_up(lane.assignment.tables))
+            self.between = lane.assignment.tables
+            await self._accept(await lane.give_up(self.between))
+            self.between = frozenset()
             log.info("tables have caught up and joined the others", lane=lane.name)
         finally:
             main.hold(None)
