@@ -113,7 +113,7 @@ class TableExecutor:
         processor = await self._processor()
         named = tables - {REST}
         if named:
-            await processor.prepare(frozenset[int](named), ts)
+            ts = await processor.prepare(frozenset[int](named), ts)
         self._since |= dict.fromkeys(tables, ts)
 
     async def _run(self, adds: Iterable[AddTable]) -> None:
@@ -138,6 +138,11 @@ class TableExecutor:
         for table in tables:
             self._since.pop(table, None)
         self._stopped |= written
+
+    def leave(self) -> None:
+        """There is another owner, by whose words the schema is forgotten."""
+        if self.processor is not None:
+            self.processor.leave()
 
     async def close(self) -> None:
         """What is under way is given up."""
