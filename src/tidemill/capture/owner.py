@@ -105,8 +105,9 @@ class ChangefeedOwner:
         now = self.owned
         is_over = self.beside.failure is not None
         return Orders(
-            now.ddl_ts, now.sync_ts, now.target_ts, now.is_stopping, is_over, self.members.saved, self.meeting.epoch
-        )
+            now.ddl_ts, now.sync_ts, now.target_ts, now.is_stopping, is_over, self.members.saved, self.meeting.epoch,
+            self._sink.term,
+        )  # fmt: skip
 
     @property
     def forget_ts(self) -> Ts:
