@@ -196,7 +196,8 @@ class Lane:
             state = await self.link.sink_state()
 
             async def recover() -> None:
-                await self.writing.recover(at, new.keys(), tables, state, handover.written_ts)
+                term = self.link.orders.term
+                await self.writing.recover(at, new.keys(), tables, state, handover.written_ts, term)
 
             await self.writing.wait_out(recover)
             self._written_ts = max(self._written_ts, handover.written_ts or Ts(0))
@@ -291,10 +292,14 @@ class Lane:
         """Report, and wait until it has been saved."""
         await self._reports.durable(self._report(**what))
 
+    def leave(self) -> None:
+        """Hear of no DDL any more."""
+        self.feed.leave(self.learn)
+
     async def close(self, *, is_last: bool = False) -> None:
         """Let go of the sink. Call when no batch is begun any more. ``is_last``: it has no tables any more."""
         self._is_closed = True
-        self.feed.leave(self.learn)
+        self.leave()
         await self.writing.close()  # beside what still runs there: it ends by this
         await self.batches.finish_commit()
         if is_last:

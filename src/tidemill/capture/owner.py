@@ -108,8 +108,18 @@ class ChangefeedOwner:
         now = self.owned
         is_over = self.beside.failure is not None
         return Orders(
-            now.ddl_ts, now.sync_ts, now.target_ts, now.is_stopping, is_over, self.members.saved, self.meeting.epoch
-        )
+            now.ddl_ts, now.sync_ts, now.target_ts, now.is_stopping, is_over, self.members.saved, self.meeting.epoch,
+            self._sink.term,
+        )  # fmt: skip
+
+    @property
+    def forget_ts(self) -> Ts:
+        """Nobody looks at the schema at or below this any more: all tables have passed it, which is saved. What waits
+        for a DDL to become somebody's table may be below all that is saved."""
+        saved = self._states.saved
+        if saved is None:
+            return Ts(0)
+        return min(saved.schema_ts, saved.checkpoint_ts, self.owned.lowest_ts)
 
     @property
     def is_done(self) -> bool:
@@ -319,8 +329,7 @@ class ChangefeedOwner:
         await self._states.save(self.state)
         self._idle_saved_at = self._clock.monotonic()
         self.members.note_saved(numbers)
-        # What waits for a DDL to become somebody's table may be below all that is saved.
-        self.feed.forget(min(self.state.schema_ts, self.owned.lowest_ts))
+        self.feed.forget(self.forget_ts)
         self.tell()
         self.members.forget_those_that_left()
         self.publishing.begin()

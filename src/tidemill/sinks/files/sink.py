@@ -71,6 +71,10 @@ class FileOwner(AnyTable, NoSyncPoints):
             is_ours = state is not None or (is_resumed and self._terms.was_ours)
             self._check_checkpoint(start_ts, is_ours)
 
+    @property
+    def term(self) -> str:
+        return self._terms.generation
+
     def begin(self) -> None:
         """Also finishes what an earlier owner had to tell readers of the state that it had saved."""
         self._terms.begin()
@@ -179,9 +183,10 @@ class FileWriter:
         tables: Collection[TableInfo] | None,
         state: Mapping[str, Any] | None,
         written_ts: Ts | None,
+        term: str,
     ) -> None:
         """Begin a new generation, and reduce the folders of the tables to what was committed."""
-        generation = self._generations.begin()
+        generation = self._generations.begin_in(term)
         self._place.forget(tables)
         self._committed.learn(_read_state(state), tables)
         below = [layout.table_folder(table.schema, table.name) for table in tables] if tables is not None else [""]
