@@ -42,9 +42,6 @@ class DateSeparator(Enum):
     DAY = "day"
 
 
-_TELLING_SECONDS = 0.3  # a checkpoint costs an index file in each folder that has got something
-
-
 @dataclass(frozen=True, slots=True)
 class SinkConfig:
     """A checked sink URI. Small and picklable: it travels to executors."""
@@ -89,7 +86,6 @@ class SinkConfig:
             self.worker_count,
             self.splits_updates,
             sharing=Sharing.ALWAYS if self.scheme is Scheme.BLACKHOLE else Sharing.NEVER,
-            publish_interval_seconds=_TELLING_SECONDS,
             least_sharers=4,
         )
 
