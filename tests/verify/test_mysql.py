@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from tests.flow.encoder.samples import column
+from tests.mariadb import MariaDb
 from tests.verify.conftest import Pair
 from tidemill.model.table import ColumnType
 from tidemill.verify import Report
-from tidemill.verify.mysql import type_differs
+from tidemill.verify.mysql import selected, type_differs
 from tidemill.verify.report import PREAMBLE
 
 BY_RANGE = "id INT PRIMARY KEY"
@@ -153,3 +154,19 @@ def test_a_long_varchar_may_have_become_text() -> None:
     assert type_differs(long, "text", "text") == ""
     assert type_differs(long, "blob", "blob") != ""
     assert type_differs(column("v", ColumnType.VARCHAR, flen=255), "text", "text") != ""
+
+
+def test_a_set_of_many_members_is_not_read_as_a_number_of_tidb(mariadb: MariaDb) -> None:
+    """There ``CAST(s AS UNSIGNED)`` goes by a DOUBLE: it is rounded, or out of range."""
+    elems = tuple(f"m'{n}" for n in range(64))
+    made = column("s", ColumnType.SET, elems=elems)
+    numbers = [(0,), (1,), ((1 << 53) + 1,), (1 << 63,), ((1 << 64) - 1,), (None,)]
+    values = ",".join(f"({n}, {'NULL' if value is None else value})" for n, (value,) in enumerate(numbers))
+    members = ",".join("'" + each.replace("'", "''") + "'" for each in elems)
+    found = mariadb.query(
+        "CREATE OR REPLACE DATABASE many", f"CREATE TABLE many.st (id INT, s SET({members}))",
+        f"INSERT INTO many.st VALUES {values}", f"SELECT {selected(made, is_tidb=True)} FROM many.st ORDER BY id",
+    )  # fmt: skip
+    assert found == numbers
+    few = column("s", ColumnType.SET, elems=elems[:53])
+    assert selected(few, is_tidb=True) == selected(made, is_tidb=False) == "CAST(`s` AS UNSIGNED)"

@@ -237,7 +237,7 @@ class Changefeed:
         opened = self._opened = await self._opening.run(self._pd)
         options, store = self._options, opened.feed.store
         owner = ChangefeedOwner(
-            opened.feed, opened.sink, opened.state, self._states, target_ts=options.target_ts, config=options.config,
+            opened.feed, opened.sink, opened.state, self._states, target_ts=opened.target_ts, config=options.config,
             orders_ddls=self._traits.orders_ddls,
             publish_interval_seconds=self._traits.publish_interval_seconds,
         )  # fmt: skip

@@ -37,6 +37,7 @@ class Opened:
     sink: OwnerSink
     sink_options: SinkOptions  # with the names by which the downstream knows the changefeed
     written_ts: Ts | None  # up to here an earlier run may have written changes
+    target_ts: Ts | None  # where it ends
 
 
 class Opening:
@@ -65,14 +66,7 @@ class Opening:
     async def run(self, pd: PdClient) -> Opened:
         """Raises a TidemillError that says what is wrong."""
         state = await self._resume(pd)
-        target_ts = self._options.target_ts
-        if target_ts is not None and target_ts < state.at.base_ts:
-            ahead = target_ts >= state.checkpoint_ts
-            but = f" with most of its tables; its checkpoint is {show(state.checkpoint_ts)}" if ahead else ""
-            raise UsageError(
-                f"target-ts {show(target_ts)} lies before {show(state.at.base_ts)}, where this changefeed "
-                f"stands{but}. Choose a later --target-ts."
-            )
+        target_ts = _end_of(self._options.target_ts, state)
         hold = await self._hold_gc(pd, state)
         schema = await _load_schema(pd, state)
         captured = self._check_tables(schema, state)
@@ -96,7 +90,7 @@ class Opening:
         hold.ttl_seconds = self._options.gc_ttl_seconds
         await hold.hold(state.checkpoint_ts)
         schema.read_recovered_with(recovered_reader(lambda: PdClient(self._options.pd, security=self._security)))
-        return Opened(state, SchemaFeed(pd, schema, state.schema_ts), sink, target, written_ts)
+        return Opened(state, SchemaFeed(pd, schema, state.schema_ts), sink, target, written_ts, target_ts)
 
     def _open_sink(
         self, target: SinkOptions, state: ChangefeedState, captured: Sequence[TableInfo]
@@ -202,3 +196,16 @@ async def _load_schema(pd: PdClient, state: ChangefeedState) -> SchemaStore:
         return await load_schema(reader, state.schema_ts, state.start_ts, versions)
     finally:
         await reader.close()
+
+
+def _end_of(target_ts: Ts | None, state: ChangefeedState) -> Ts | None:
+    """Where the changefeed ends: most tables may have passed its target already, and then the others follow them."""
+    if target_ts is None or target_ts >= state.at.base_ts:
+        return target_ts
+    if target_ts < state.checkpoint_ts:
+        raise UsageError(
+            f"target-ts {show(target_ts)} lies before {show(state.checkpoint_ts)}, where this changefeed stands. "
+            "Choose a later --target-ts."
+        )
+    log.info("most tables have passed the target: the others follow", target_ts=target_ts, ends_at=state.at.base_ts)
+    return state.at.base_ts

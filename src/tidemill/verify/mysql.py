@@ -27,6 +27,7 @@ from tidemill.tidb.mysql_type import elements_text
 from tidemill.verify.forms import Comparison
 from tidemill.verify.resultset import select
 
+_DOUBLE_BITS = 53  # A TiDB makes a SET's number a DOUBLE first: it rounds larger ones, and refuses the largest (1690)
 _VARIABLE = frozenset({ColumnType.VARCHAR, ColumnType.VARSTRING})
 _AS_NUMBER = frozenset({ColumnType.BIT, ColumnType.ENUM, ColumnType.SET})
 
@@ -68,7 +69,9 @@ class reading:
 
     def rows(self, comparison: Comparison, where: str = "") -> Iterator[pa.RecordBatch]:
         columns = comparison.table.stored_columns
-        wanted = ",".join(_selected(column) for column in columns)
+        downstream = self._settings.downstream
+        is_tidb = downstream is not None and downstream.flavor is Flavor.TIDB
+        wanted = ",".join(selected(column, is_tidb=is_tidb) for column in columns)
         statement = f"SELECT {wanted} FROM {place_of(self._table)}" + (f" WHERE {where}" if where else "")
         try:
             for texts in select(self._session, statement):
@@ -88,8 +91,12 @@ def place_of(table: TableInfo) -> str:
     return f"{quoted(table.schema)}.{quoted(table.name)}"
 
 
-def _selected(column: ColumnInfo) -> str:
+def selected(column: ColumnInfo, *, is_tidb: bool) -> str:
+    """The expression that gives the column's values exactly."""
     shown = quoted(column.name)
+    if is_tidb and column.type is ColumnType.SET and len(column.elems) > _DOUBLE_BITS:
+        members = (each.replace("'", "''") for each in column.elems)  # our sessions have no backslash escapes
+        return " | ".join(f"((FIND_IN_SET('{each}', {shown}) > 0) << {at})" for at, each in enumerate(members))
     if column.type in _AS_NUMBER:
         return f"CAST({shown} AS UNSIGNED)"
     if column.type in (ColumnType.FLOAT, ColumnType.DOUBLE):

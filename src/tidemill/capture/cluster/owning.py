@@ -122,7 +122,7 @@ class OwnedFeed:
         await self._pd.connect()
         opened = self._opened = await self._opening.run(self._pd)
         owner = ChangefeedOwner(
-            opened.feed, opened.sink, opened.state, self._states, target_ts=self._options.target_ts,
+            opened.feed, opened.sink, opened.state, self._states, target_ts=opened.target_ts,
             config=self._options.config, orders_ddls=self.downstream.traits.orders_ddls, clock=self._clock,
         )  # fmt: skip
         owner.left_out.note(opened.feed.store.tables())

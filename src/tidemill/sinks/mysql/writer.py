@@ -35,6 +35,7 @@ from tidemill.sinks.mysql.plan import Lane, Limits, Plan, Statement, Transaction
 from tidemill.sinks.mysql.session import (
     POOL,
     Connection,
+    Flavor,
     SessionSettings,
     Writer,
     ask,
@@ -164,7 +165,8 @@ class UnitWriter:
         rows = options.max_txn_row if options.batch_dml else 1
         self._target = target
         self._literals = Literals(target.table, target.plain_columns)
-        self.shapes = Shapes.of(target.table, target.plain_columns)
+        is_tidb = downstream is not None and downstream.flavor is Flavor.TIDB
+        self.shapes = Shapes.of(target.table, target.plain_columns, is_tidb=is_tidb)
         self._limits = Limits(
             rows=rows,
             update_rows=min(options.max_multi_update_row, rows),
