@@ -87,6 +87,15 @@ def test_parameters_that_are_not_where_they_belong_are_refused_without_showing_t
     assert SECRET not in safe_uri(uri)
 
 
+@pytest.mark.parametrize(
+    "uri", ["file:///\udcff?protocol=csv", "s3://b/\udcff?protocol=csv", "iceberg:///w?catalog=sqlite:///\udcff"]
+)
+def test_bytes_that_are_no_text_are_refused(uri: str) -> None:
+    for read in (read_sink_uri, place_of):
+        with pytest.raises(SinkUriError, match="not UTF-8 text"):
+            read(uri)
+
+
 @pytest.mark.parametrize("uri", ["iceberg://[", "delta://[x", "file://[", "s3://[/", "mysql://["])
 def test_a_host_that_is_none_is_refused(uri: str) -> None:
     with pytest.raises(SinkUriError):

@@ -383,5 +383,5 @@ def _table(columns: list[str], rows: Any) -> None:
         table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*map(str, row))
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     console.print(table, width=max(console.width, _WIDTH), crop=False, overflow="ignore")

@@ -92,6 +92,8 @@ def _shown(pair: str) -> str:
 
 def split_uri(uri: str) -> SplitResult:
     """Raises SinkUriError where it cannot be read, or only by guessing where a password ends."""
+    if not _is_text(uri):
+        raise SinkUriError("the sink URI holds bytes that are not UTF-8 text. Write é as %C3%A9, say.")
     try:
         parts = urlsplit(uri)
         port = parts.port if parts.scheme.lower() not in QUEUES else None
@@ -128,6 +130,15 @@ def split_uri(uri: str) -> SplitResult:
     elif "@" in parts.netloc and scheme in _FOLDERS:
         raise SinkUriError(f"a sink URI of scheme {scheme!r} has no user, password or host. Write {scheme}:///….")
     return parts
+
+
+def _is_text(given: str) -> bool:
+    """Whether a word of the command line is text: bytes that are not come as what no encoding takes."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def brokers_of(netloc: str, default_port: int = 9092) -> list[str]:
