@@ -282,7 +282,8 @@ def test_the_schema_is_forgotten_up_to_what_is_saved_and_no_further(play: Play) 
         await scene.until(
             lambda: min(scene.owner.state.checkpoint_ts, scene.owner.owned.lowest_ts) > saved.checkpoint_ts
         )
-        assert scene.owner.forget_ts <= saved.checkpoint_ts
+        assert scene.owner._states.passed_ts <= saved.checkpoint_ts
+        assert scene.feed.store.floor_ts <= saved.checkpoint_ts
 
     play(story)
 

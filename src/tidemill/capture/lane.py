@@ -292,14 +292,10 @@ class Lane:
         """Report, and wait until it has been saved."""
         await self._reports.durable(self._report(**what))
 
-    def leave(self) -> None:
-        """Hear of no DDL any more."""
-        self.feed.leave(self.learn)
-
     async def close(self, *, is_last: bool = False) -> None:
         """Let go of the sink. Call when no batch is begun any more. ``is_last``: it has no tables any more."""
         self._is_closed = True
-        self.leave()
+        self.feed.leave(self.learn)
         await self.writing.close()  # beside what still runs there: it ends by this
         await self.batches.finish_commit()
         if is_last:

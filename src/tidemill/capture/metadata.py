@@ -118,6 +118,12 @@ class StateWriter:
         saved = self.saved
         return saved.checkpoint_ts if saved is not None else Ts(0)
 
+    @property
+    def passed_ts(self) -> Ts:
+        """All tables have passed it, and all DDLs up to it have run, which is saved. Whoever owns next begins here."""
+        saved = self.saved
+        return min(saved.schema_ts, saved.checkpoint_ts) if saved is not None else Ts(0)
+
     async def save(self, state: ChangefeedState) -> None:
         """Durable when it returns. States are saved in the order in which this is called."""
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, self._metadata.save, state))

@@ -113,15 +113,6 @@ class ChangefeedOwner:
         )  # fmt: skip
 
     @property
-    def forget_ts(self) -> Ts:
-        """Nobody looks at the schema at or below this any more: all tables have passed it, which is saved. What waits
-        for a DDL to become somebody's table may be below all that is saved."""
-        saved = self._states.saved
-        if saved is None:
-            return Ts(0)
-        return min(saved.schema_ts, saved.checkpoint_ts, self.owned.lowest_ts)
-
-    @property
     def is_done(self) -> bool:
         """Everything up to the target is durable, and readers of the sink have been told."""
         now, saved = self.owned, self._states.saved
@@ -329,7 +320,8 @@ class ChangefeedOwner:
         await self._states.save(self.state)
         self._idle_saved_at = self._clock.monotonic()
         self.members.note_saved(numbers)
-        self.feed.forget(self.forget_ts)
+        # What waits for a DDL to become somebody's table may be below all that is saved.
+        self.feed.forget(min(self._states.passed_ts, self.owned.lowest_ts))
         self.tell()
         self.members.forget_those_that_left()
         self.publishing.begin()

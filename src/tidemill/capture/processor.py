@@ -209,11 +209,6 @@ class SpanProcessor:
             await self._close_empty()
             return handovers
 
-    def leave(self) -> None:
-        """It hears of no DDL any more: whoever comes next may forget what the schema was below."""
-        for running in (*self.lanes, *self.preparing):
-            running.lane.leave()
-
     async def close(self) -> None:
         if self._looking is not None:
             self._looking.cancel()

@@ -140,9 +140,10 @@ class TableExecutor:
         self._stopped |= written
 
     def leave(self) -> None:
-        """There is another owner, by whose words the schema is forgotten."""
-        if self.processor is not None:
-            self.processor.leave()
+        """Hear of no DDL any more: there is another owner, by whose words the schema is forgotten."""
+        processor = self.processor
+        for running in (*processor.lanes, *processor.preparing) if processor is not None else ():
+            running.lane.feed.leave(running.lane.learn)
 
     async def close(self) -> None:
         """What is under way is given up."""

@@ -250,7 +250,7 @@ class OwnedFeed:
         orders = replace(now, saved={**now.saved, **ended})
         for lane in ended:
             del self._saved[lane]
-        letter = OrdersAre(orders, self.owner.forget_ts)
+        letter = OrdersAre(orders, Ts(min(self._states.passed_ts, self.owner.owned.lowest_ts)))
         for capture in untold:
             self._say(capture, self._epochs[capture], letter)
 

@@ -115,14 +115,11 @@ class Executor:
         except SupersededError as error:
             self.failure = error
 
-    def _new_name(self) -> str:
-        self._born += 1
-        return f"{self.name}/{self._born}"
-
     def _lane(self, assignment: Assignment, at: Checkpoints) -> Lane:
+        self._born += 1
         return Lane(
-            self._world, self._upstream, self._downstream, self._process, self._new_name(), self._term, assignment,
-            at, self._report,
+            self._world, self._upstream, self._downstream, self._process, f"{self.name}/{self._born}", self._term,
+            assignment, at, self._report,
         )  # fmt: skip
 
     def _prepare(self, requests: tuple[AddTable, ...]) -> Work:
