@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def test_ddls_go_together_once_the_rows_before_all_of_them_are_saved(
 ) -> None:
     """Those of the second one are reported while the state is being saved for the first one. After a crash they would
     come again, behind the DDL."""
-    store, changes = fed_store("ddl")
+    store, changes = deepcopy(fed_store("ddl"))
     start_ts, data_dir = Ts(load("ddl").bootstrap_ts), DataDir(tmp_path / "data")
     reached, opened, told = threading.Semaphore(0), threading.Semaphore(0), asyncio.Event()
     first = next(n for n, (a, b) in enumerate(pairwise(changes)) if _are_apart(a.touched, b.touched))

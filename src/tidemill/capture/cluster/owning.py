@@ -285,7 +285,7 @@ class OwnedFeed:
         if owner is None:
             return ()
         feed, first = owner.feed, owner.owned.barriers.first
-        mark = (feed.learned, first, owner.ddls)
+        mark = (feed.learned, first, owner.ddls.count)
         if self._tables[0] != mark:
             wanted = TableFilter(self._options.config)
             self._tables = (mark, tuple(sorted(set(self._table_ids(owner, wanted)))))
