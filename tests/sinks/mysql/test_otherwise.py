@@ -60,8 +60,10 @@ def test_foreign_keys_of_one_name_get_two(upstream: Upstream) -> None:
 
 def test_a_foreign_key_is_dropped_by_the_name_that_it_got(upstream: Upstream) -> None:
     with_children(upstream)
+    before = child_info("b")
+    after = table_of(*before.columns, column("c", ColumnType.LONG), schema="ddls", name="b")
     query = "alter table b drop foreign key fk_1, add column c int"
-    upstream.run(event(query, ActionType.MULTI_SCHEMA_CHANGE, 2, child_info("b"), pre_table_info=child_info("b")))
+    upstream.run(event(query, ActionType.MULTI_SCHEMA_CHANGE, 2, after, pre_table_info=before))
     assert [*foreign_keys(upstream)] == ["a"]
 
 
@@ -156,6 +158,17 @@ def test_a_column_that_becomes_another_type_is_written_as_tidb_converted_it(upst
     query = f"alter table t change column f {name} varchar(30)"
     upstream.run(event(query, ActionType.MODIFY_COLUMN, 1, after, pre_table_info=before))
     assert upstream.select(f"SELECT {name} FROM ddls.t") == [("100000000000000000000",)]
+
+
+def test_a_change_that_is_made_already_does_not_take_the_others_along(upstream: Upstream) -> None:
+    """An index of this name is there, for whatever reason: the server refuses all of the statement."""
+    after = table_of(column("id", ColumnType.LONG, KEY), column("c", ColumnType.LONG), schema="ddls", name="t")
+    upstream.select("CREATE TABLE ddls.t (id INT PRIMARY KEY, KEY i (id))")
+    upstream.rows[after.id] = [{"id": 1, "c": 5}]
+    query = "alter table t add index i (id), add column c int default 5"
+    made = BACK_MADE.replace("NOT NULL,", "NOT NULL,\n  `c` int DEFAULT '5',")
+    upstream.run(event(query, ActionType.MULTI_SCHEMA_CHANGE, 1, after, pre_table_info=BACK, creation=made))
+    assert upstream.select("SELECT id, c FROM ddls.t") == [(1, 5)]
 
 
 def test_a_statement_hidden_in_a_ddl_is_not_run(upstream: Upstream) -> None:

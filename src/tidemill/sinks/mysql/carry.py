@@ -67,9 +67,12 @@ class Carrier:
         lines: Lines,
         rows: Refill | None,
         on_rows: Callable[[], object] = lambda: None,
+        *,
+        is_new: bool = False,
     ) -> None:
-        """``on_rows`` is called before an exchange begins that moves row by row, and so may stop halfway."""
-        self._session, self._event, self._rows = session, event, rows
+        """``on_rows`` is called before an exchange begins that moves row by row, and so may stop halfway. ``is_new``:
+        nothing of the DDL can have run before."""
+        self._session, self._event, self._rows, self._is_new = session, event, rows, is_new
         self._on_rows = on_rows
         self._options = settings.options
         self._aside = Aside.of(self._options.changefeed, self._options.cluster_id)
@@ -254,7 +257,7 @@ class Carrier:
         instead."""
         event = self._event
         try:
-            self._at.run(clock)
+            self._at.run(clock, is_whole=self._is_whole)
             return False
         except pymysql.err.MySQLError as error:
             is_ours = self._at.is_for_us(error) or (self._at.is_tidb and failures.is_about_foreign_key(error))
@@ -267,7 +270,7 @@ class Carrier:
             if adapted is None:
                 continue
             try:
-                self._at.run(adapted)
+                self._at.run(adapted, is_whole=self._is_whole)
                 return False
             except pymysql.err.MySQLError as error:
                 if not self._at.is_for_us(error):
@@ -283,6 +286,14 @@ class Carrier:
             raise refusal
         self._creation.make_anew()
         return True
+
+    def _is_whole(self) -> bool:
+        """Of a statement with several changes one may find its work done (an index that is there), and take the others
+        along: then they are still to be made."""
+        after = self._event.table_info
+        if self._at.is_tidb or after is None or after.is_view or self._event.type != ActionType.MULTI_SCHEMA_CHANGE:
+            return True
+        return not self._is_new and self._at.has_columns_of(after)
 
     def _without_foreign_keys(self, clock: Clock, refusal: BaseException) -> Clock | None:
         """Dropping one is not replicated, so some may be left that upstream is not in the way of anything."""

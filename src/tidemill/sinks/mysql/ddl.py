@@ -119,7 +119,7 @@ class DdlRunner:
         note = f"UPDATE {_TABLE} SET was=%s WHERE {_PLACE}"
         carrier = Carrier(
             session, event, self._settings, self._downstream, self._lines, self._rows,
-            lambda: ask(session, note, (_AS_ROWS, *place)),
+            lambda: ask(session, note, (_AS_ROWS, *place)), is_new=not found,
         )  # fmt: skip
         carrier.carry_out(has_run=has_run)
         ask(session, f"UPDATE {_TABLE} SET is_done=1 WHERE {_PLACE}", place)
