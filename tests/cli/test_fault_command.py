@@ -164,7 +164,7 @@ def test_a_port_of_sql_is_not_pd_and_is_told_so(fault):
     def greet(listener):
         with listener.accept()[0] as connection:
             connection.sendall(b"V\x00\x00\x00\x0a8.0.11-TiDB-v8.5.0\x00\n")
-            connection.recv(1)
+            connection.recv(1 << 16)  # what is left unread would break the connection
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=greet, args=(listener,), daemon=True).start()
