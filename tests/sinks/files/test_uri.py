@@ -108,6 +108,7 @@ def test_csv_parameters(more: str, expected: Csv) -> None:
         ("pulsar://h:6650/t?protocol=canal-json", r"scheme 'pulsar' are not supported\. Write mysql://"),
         ("file://[x?protocol=csv", r"cannot read the sink URI"),
         ("file:///data/out", r"'protocol=csv' to its parameters, or 'protocol=parquet' for tables"),
+        ("file:///data/out?protocl=csv", r"sink URI parameter 'protocl' is unknown\. Did you mean 'protocol'\?"),
         ("file:///?protocol=csv", r"names no folder\. Give an absolute one: file:///folder"),
         ("file://data/out?protocol=csv", r"names 'data' where a host would stand\. Give an absolute folder"),
         (FILES + "&file-sise=5", r"unknown sink URI parameter 'file-sise'\. Did you mean 'file-size'\?"),

@@ -136,6 +136,9 @@ def parse_sink_uri(uri: str) -> SinkConfig:
         path = _path(parts.netloc, parts.path)
         if name is None:
             choices = " or ".join(f"'protocol={each}'" for each in FOR_FILES)
+            for each in given:
+                if alike := suggestion(each, ["protocol"]):
+                    raise SinkUriError(f"sink URI parameter {each!r} is unknown.{alike}")
             raise SinkUriError(
                 f"the sink URI of files needs a protocol. Add {choices} to its parameters, or 'protocol=parquet' for "
                 "tables of a lake."
