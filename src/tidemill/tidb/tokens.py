@@ -152,8 +152,8 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def _meaning(text: str, *, executes: bool = False) -> Iterator[Token]:
-    """All of ``text``, with each comment of TiDB's as one token. ``executes``: without the signs around what it executes
-    in any version, such as ``/*!80000 … */`` and ``/*T! … */``."""
+    """All of ``text``, with each comment of TiDB's as one token. ``executes``: without the signs around what every TiDB
+    executes, such as ``/*!80000 … */`` and ``/*T! … */``."""
     feature: list[str] = []
     opening = "/*T![" if executes else "/*T!"
     for piece in pieces(text):
