@@ -85,6 +85,16 @@ def test_a_column_is_read_with_all_that_decoding_needs() -> None:
     assert (found.generated_expr, found.is_stored, found.is_hidden) == ("`a` + 1", True, True)
 
 
+@pytest.mark.parametrize(("kind", "found"), [(10, "1970-01-02"), (15, "CURRENT_DATE")])
+def test_a_date_of_today_is_that_of_the_tables_version(kind: int, found: str) -> None:
+    """``ADD COLUMN d DATE DEFAULT (CURRENT_DATE)``: TiDB writes down no day, and shows the one of the moment."""
+    made = column(3, "d", origin_default="CURRENT_DATE")
+    made["type"] = {**made["type"], "Tp": kind}
+    document = table(7, "t", cols=[made])
+    (told,) = parse_table(document, 3, "shop", Ts(90_000_000 << 18)).columns
+    assert told.origin_default == found
+
+
 @pytest.mark.parametrize(
     ("partition", "ids"),
     [

@@ -20,7 +20,7 @@ import orjson
 from tidemill.errors import SchemaError
 from tidemill.model.ddl import ActionType
 from tidemill.model.table import ColumnInfo, ColumnType, IndexColumn, IndexInfo, PartitionInfo, TableInfo
-from tidemill.model.ts import Ts
+from tidemill.model.ts import Ts, to_datetime
 from tidemill.tidb.sql_mode import in_default_mode
 
 Document = Mapping[str, Any]  # parsed JSON: its shape is TiDB's, and is checked key by key as it is read
@@ -29,6 +29,7 @@ T = TypeVar("T")
 _MOST_SHARED = 1 << 14  # columns and indexes remembered to be shared among tables
 _LIST_PARTITIONS = 3  # TiDB's number of that kind of partitioning
 _DEFAULT_VALUES = ["DEFAULT"]
+_TODAY = "CURRENT_DATE"  # an original default that is another one each day: TiDB works it out as it reads a row
 _KINDS = {int(kind): kind.name.lower().replace("_", " ") for kind in ActionType}
 
 
@@ -231,7 +232,7 @@ def swapped_columns(job: Job) -> tuple[tuple[str, ColumnInfo], ...]:
             else:
                 old_name, changing = (args or {}).get("old_column_name"), (args or {}).get("changing_column")
             if changing:
-                column = replace(_column(changing, 0), origin_default=None, origin_default_bit=None)
+                column = replace(_column(changing, 0, Ts(0)), origin_default=None, origin_default_bit=None)
                 found.append((_name(old_name).lower(), column))
         return tuple(found)
 
@@ -353,7 +354,7 @@ def _table(
     for at, column in enumerate(() if is_view else document.get("cols") or ()):
         if column["state"] in states:
             places[at] = len(columns)
-            columns.append(_column(column, len(columns)))
+            columns.append(_column(column, len(columns), version_ts))
     return TableInfo(
         id=table_id,
         schema_id=schema_id,
@@ -378,9 +379,12 @@ def _table(
     )
 
 
-def _column(document: Document, offset: int) -> ColumnInfo:
+def _column(document: Document, offset: int, version_ts: Ts) -> ColumnInfo:
     kind = document["type"]
     elems = kind.get("Elems")
+    origin = _text(document.get("origin_default"))
+    if origin == _TODAY and ColumnType(kind["Tp"]) in (ColumnType.DATE, ColumnType.NEWDATE):
+        origin = to_datetime(version_ts).date().isoformat()
     return _shared_column(
         int(document["id"]),
         _name(document["name"]),
@@ -394,7 +398,7 @@ def _column(document: Document, offset: int) -> ColumnInfo:
         tuple(map(str, elems)) if elems else (),
         _text(document.get("default")),
         _bits(document.get("default_bit")),
-        _text(document.get("origin_default")),
+        origin,
         _bits(document.get("origin_default_bit")),
         str(document.get("generated_expr_string") or ""),
         bool(document.get("generated_stored")),

@@ -31,10 +31,11 @@ class Tokens:
     """The tokens that mean something; white space is kept before each."""
 
     def __init__(self, query: str, *, keeps_features: bool = True) -> None:
+        """Without its features, the text says by itself what TiDB executes of comments: others need not."""
         self.tokens: list[Token] = []
         self.before: list[str] = []
         space = ""
-        for token in _meaning(query):
+        for token in _meaning(query, executes=not keeps_features):
             is_left_out = token.kind is Kind.OPEN and token.text.startswith("/*T!") and not keeps_features
             if token.kind in (Kind.SPACE, Kind.COMMENT) or is_left_out:
                 space += " " if is_left_out else token.text
@@ -150,15 +151,19 @@ def tokens_of(text: str) -> list[Token]:
     return [token for token in _meaning(text) if token.kind not in (Kind.SPACE, Kind.COMMENT, Kind.OPEN)]
 
 
-def _meaning(text: str) -> Iterator[Token]:
-    """All of ``text``, with each comment of TiDB's as one token."""
+def _meaning(text: str, *, executes: bool = False) -> Iterator[Token]:
+    """All of ``text``, with each comment of TiDB's as one token. ``executes``: without the signs around what every TiDB
+    executes, such as ``/*!80000 … */`` and ``/*T! … */``."""
     feature: list[str] = []
+    opening = "/*T![" if executes else "/*T!"
     for piece in pieces(text):
-        if feature or (piece.kind is Kind.OPEN and piece.text.startswith("/*T!")):
+        if feature or (piece.kind is Kind.OPEN and piece.text.startswith(opening)):
             feature.append(piece.text)
             if piece.kind is Kind.CLOSE:
                 yield Token(Kind.OPEN, "".join(feature))
                 feature = []
+        elif executes and piece.kind in (Kind.OPEN, Kind.CLOSE):
+            yield Token(Kind.SPACE, " ")
         else:
             yield Token(piece.kind, piece.text)
     if feature:
