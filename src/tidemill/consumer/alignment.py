@@ -14,6 +14,9 @@ number of partitions in use: rows up to its ts first, of all that were; then tho
 one partition to another, so no partition passes its ts before. One that was added later cannot have seen the earlier
 ones: it has seen an epoch where the first that it has seen is that or a later one.
 
+A *meeting* at a ts holds back nobody up to there, and everybody beyond before all are there: a value of a unique key
+passes from a row in one partition to a row in another. Whole transactions need none: their windows end alike.
+
 Partitions that are not in use may be read all the same, and speak; nobody waits for them.
 
 Topics hold copies. What is at or below what has been written counts for nothing, and a DDL runs once.
@@ -23,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from tidemill.model.event import AdminSeen, DdlSeen, ResolvedSeen
+from tidemill.model.event import AdminSeen, DdlSeen, MeetSeen, ResolvedSeen
 from tidemill.model.ts import MAX_TS, Ts
 
 NEVER = Ts(0)
@@ -122,6 +125,7 @@ class Alignment:
         self._frontier = dict(self.position.applied)
         self._pending: list[Due] = []  # in the order in which they run
         self._admins: dict[int, tuple[AdminSeen, Ts]] = {}  # by epoch, with where it cuts
+        self._meetings: set[Ts] = set()  # where not all have been
         self._epochs: dict[int, int] = {}  # by partition: the last epoch that it has seen
 
     @property
@@ -179,6 +183,14 @@ class Alignment:
         self._epochs[partition] = max(self._epochs.get(partition, 0), seen.epoch)
         self._advance(partition, cut_ts)
 
+    def meet(self, seen: MeetSeen) -> None:
+        """Whatever partition tells of it. It stands there before anything that resolves rows above it."""
+        if not self._is_together and seen.ts > self.position.lowest_ts:
+            self._meetings.add(seen.ts)
+
+    def is_met(self, seen: MeetSeen) -> bool:
+        return seen.ts not in self._meetings
+
     def _has_run(self, seen: DdlSeen) -> bool:
         at = self.position
         return seen.ts < at.ddl_ts or (seen.ts == at.ddl_ts and identity_of(seen) in at.done)
@@ -206,6 +218,8 @@ class Alignment:
         stop_ts = self._pending[0].ddl.ts if self._pending else MAX_TS
         if self._admins:
             stop_ts = min(stop_ts, self._admins[min(self._admins)][1])
+        if self._meetings:
+            stop_ts = min(stop_ts, *self._meetings)
         limits = {p: min(self.frontier_ts(p), stop_ts) for p in self.position.applied}
         if self._is_together:
             limits = dict.fromkeys(limits, min(limits.values(), default=NEVER))
@@ -218,6 +232,7 @@ class Alignment:
     def written(self, to: Mapping[int, Ts]) -> None:
         applied = {p: max(ts, to.get(p, NEVER)) for p, ts in self.position.applied.items()}
         self.position = replace(self.position, applied=applied)
+        self._meetings = {ts for ts in self._meetings if ts > self.position.lowest_ts}
 
     def ran(self, due: Due) -> None:
         self._pending.remove(due)

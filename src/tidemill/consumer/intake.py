@@ -25,7 +25,7 @@ from tidemill.flow.reader.compression import Compression
 from tidemill.flow.reader.registry import reader_for
 from tidemill.flow.reader.simple import SimpleReader
 from tidemill.flow.reader.simple_schema import SchemasSeen
-from tidemill.model.event import AdminSeen, DdlSeen, Mark, ResolvedSeen, Unreadable
+from tidemill.model.event import AdminSeen, DdlSeen, Mark, MeetSeen, ResolvedSeen, Unreadable
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks.kafka import KafkaOptions
@@ -39,7 +39,7 @@ class _Partition:
     next_offset: int
     waiting: list[tuple[int, bytes | None, bytes | None]] = field(default_factory=list)  # offset, key and value
     marks: list[tuple[int, Mark]] = field(default_factory=list)  # behind the first of them, with their offsets
-    unsettled: list[tuple[int, DdlSeen | AdminSeen]] = field(default_factory=list)  # not done yet
+    unsettled: list[tuple[int, DdlSeen | AdminSeen | MeetSeen]] = field(default_factory=list)  # not done yet
 
 
 class Intake:
@@ -119,11 +119,17 @@ class Intake:
         """Where reading begins again: at the first message that has something that was not done."""
         part = self._parts[partition]
         pending = {due.ddl.ts for due in self._alignment.pending}
-        part.unsettled = [
-            (offset, mark)
-            for offset, mark in part.unsettled
-            if (mark.epoch > position.epoch if isinstance(mark, AdminSeen) else mark.ts in pending)
-        ]
+
+        def is_left(mark: DdlSeen | AdminSeen | MeetSeen) -> bool:
+            match mark:
+                case AdminSeen():
+                    return mark.epoch > position.epoch
+                case MeetSeen():
+                    return not self._alignment.is_met(mark)
+                case DdlSeen():
+                    return mark.ts in pending
+
+        part.unsettled = [(offset, mark) for offset, mark in part.unsettled if is_left(mark)]
         staged = self._staging.oldest_offset(partition, self._alignment.applied_ts(partition))
         first = [part.next_offset, *(offset for offset, _ in (*part.unsettled, *part.marks))]
         first += [offset for offset, _, _ in part.waiting[:1]]
@@ -186,6 +192,9 @@ class Intake:
                 part.unsettled.append((offset, mark))
             case AdminSeen():
                 self._alignment.admit(partition, mark)
+                part.unsettled.append((offset, mark))
+            case MeetSeen():
+                self._alignment.meet(mark)
                 part.unsettled.append((offset, mark))
             case Unreadable(why):
                 raise CorruptDataError(

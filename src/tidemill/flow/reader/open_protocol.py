@@ -23,7 +23,7 @@ from tidemill.flow.reader.port import Events, Received, RowsSeen
 from tidemill.flow.reader.shape import Hole, Path, UnclearError, parse
 from tidemill.flow.reader.tables import ColumnSeen, TablesSeen
 from tidemill.flow.reader.weave import Part, part_of, weave
-from tidemill.model.event import AdminSeen, DdlSeen, Mark, ResolvedSeen, Unreadable
+from tidemill.model.event import AdminSeen, DdlSeen, Mark, MeetSeen, ResolvedSeen, Unreadable
 from tidemill.model.row import RowOp, arrow_type
 from tidemill.model.table import STRING_TYPES, ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import Ts
@@ -173,6 +173,8 @@ def _mark(kind: int, ts: Ts, owner: _Owner, value: bytes) -> Mark:
 def _admin(ts: Ts, value: bytes) -> Mark:
     try:
         content = parse(value)
+        if content.get("meet") is True:
+            return MeetSeen(ts)
         partitions, epoch = content["partition"], content["epoch"]
     except (ValueError, KeyError, TypeError, AttributeError):
         partitions = epoch = None

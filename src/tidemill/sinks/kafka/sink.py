@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.errors import InvariantError, SinkError, UsageError
+from tidemill.errors import ConfigError, InvariantError, SinkError, UsageError
 from tidemill.flow.dispatcher.partition import Kind
 from tidemill.flow.encoder import Avro, Message
-from tidemill.flow.encoder.port import AdminProtocol, BootstrapProtocol
+from tidemill.flow.encoder.port import AdminProtocol, BootstrapProtocol, MeetProtocol
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.event import AdminSeen
@@ -95,6 +95,8 @@ class KafkaOwner(NoSyncPoints):
             destination = self._rules.destination(table)
             self._rules.check(table)
             self._audience.add(table)
+            if destination.rule.kind is Kind.CONFLICT and not isinstance(self._options.protocol, MeetProtocol):
+                raise _cannot_meet(self._options, table)
             self._known.topic(destination.topic)
             self._bootstrap(table, destination.topic)
             if destination.rule.kind is Kind.INDEX_VALUE and not destination.rule.keeps_row_order(table):
@@ -343,8 +345,17 @@ class _Known:
     def target(self, table: TableInfo, generation: Generation) -> KafkaTarget:
         destination = self._rules.destination(table)
         destination.rule.hashed_columns(table)  # refused here rather than on an executor
+        if destination.rule.kind is Kind.CONFLICT and not isinstance(self._options.protocol, MeetProtocol):
+            raise _cannot_meet(self._options, table)
         topic = self.topic(destination.topic)
         return KafkaTarget(self._options, table.full_name, topic, destination.rule, generation)
+
+
+def _cannot_meet(options: KafkaOptions, table: TableInfo) -> ConfigError:
+    return ConfigError(
+        f"table {table.full_name} is dispatched by conflict, and protocol {options.protocol.name} cannot tell readers "
+        "to wait for each other. Use open-protocol, or another 'partition' for it."
+    )
 
 
 def _now_ms() -> int:

@@ -10,12 +10,15 @@ from tidemill.clock import SYSTEM_CLOCK
 from tidemill.columnar.encoded import Encoded
 from tidemill.errors import SinkError
 from tidemill.flow.dispatcher import PartitionRule
+from tidemill.flow.dispatcher.conflicts import Crossings, key_hashes
+from tidemill.flow.dispatcher.partition import Kind
 from tidemill.flow.encoder import QueueProtocol
 from tidemill.flow.encoder.framing import OVERHEAD
-from tidemill.flow.encoder.port import BootstrapProtocol
+from tidemill.flow.encoder.port import BootstrapProtocol, MeetProtocol
 from tidemill.model.receipt import Receipt
 from tidemill.model.row import LargeRows, RowBatch, flat, sliced
 from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts
 from tidemill.sinks.kafka.generations import NEWEST, Generation
 from tidemill.sinks.kafka.speaking import BOOTSTRAPPING, encoder_of, in_topic
 from tidemill.sinks.kafka.topics import Topic
@@ -45,17 +48,21 @@ class KafkaTarget:
         NEWEST.meet(self.generation)
         protocol = in_topic(self.options.protocol, topic)
         encoder = encoder_of(protocol, built_ms)
+        crossings = Crossings() if self.rule.kind is Kind.CONFLICT else None
         count = size = 0
         with POOL.sending(self.options, topic.most_bytes, topic.epoch) as sending:
             for batch in _pieces(rows):
                 if BOOTSTRAPPING.due(protocol, topic, batch.table, len(batch)):
                     self._bootstrap(sending, protocol, batch.table, built_ms)
-                encoded = encoder.encode(batch, self.rule.partitions(batch, topic.partitions))
-                self._check_sizes(encoded)
-                NEWEST.meet(self.generation)
-                send_encoded(sending, topic.name, encoded)
+                for part, meets_at in self._apart(batch, crossings):
+                    if meets_at is not None:
+                        self._meet(sending, protocol, meets_at)
+                    encoded = encoder.encode(part, self.rule.partitions(part, topic.partitions))
+                    self._check_sizes(encoded)
+                    NEWEST.meet(self.generation)
+                    send_encoded(sending, topic.name, encoded)
+                    size += encoded.payload.size + (encoded.keys.payload.size if encoded.keys is not None else 0)
                 count += len(batch)
-                size += encoded.payload.size + (encoded.keys.payload.size if encoded.keys is not None else 0)
             sending.confirm(topic.name)
         NEWEST.meet(self.generation)
         detail = {"topic": topic.name, "partitions": topic.partitions}
@@ -63,6 +70,25 @@ class KafkaTarget:
 
     def share(self, number: int) -> "KafkaTarget":
         return self
+
+    def _apart(self, rows: RowBatch, crossings: Crossings | None) -> Iterator[tuple[RowBatch, Ts | None]]:
+        """What goes out together, and the ts at which readers meet before it."""
+        if crossings is None:
+            yield rows, None
+            return
+        partitions = self.rule.partitions(rows, self.topic.partitions)
+        meetings = crossings.meetings(key_hashes(rows), partitions, rows.commit_ts)
+        bounds = [int(np.searchsorted(rows.commit_ts, np.uint64(at), "right")) for at in meetings]
+        if not bounds or bounds[0] > 0:
+            yield sliced(rows, 0, bounds[0] if bounds else len(rows)), None
+        for at, first, end in zip(meetings, bounds, [*bounds[1:], len(rows)], strict=True):
+            yield sliced(rows, first, end), at
+
+    def _meet(self, sending: "Sending", protocol: QueueProtocol, at: Ts) -> None:
+        assert isinstance(protocol, MeetProtocol)
+        message = protocol.meet(at)
+        for partition in range(self.topic.partitions):
+            sending.send(self.topic.name, partition, [{"value": message.value, "key": message.key}])
 
     def _bootstrap(self, sending: "Sending", protocol: QueueProtocol, table: TableInfo, built_ms: int) -> None:
         assert isinstance(protocol, BootstrapProtocol)
