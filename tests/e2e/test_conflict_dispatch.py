@@ -1,41 +1,30 @@
-"""Values of three unique keys change places between rows in different partitions; a consumer by rows keeps up.
+"""Values of unique keys change places between rows in different partitions, on the whole way from SQL to a consumer by
+rows, whoever is killed."""
 
-Rows go through the Kafka sink's own halves, from batches that are partly lost and sent again; the consumer is killed.
-"""
-
+import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pymysql
 import pytest
 
+from tests.e2e.bank import Bank, Rows, kill_part, selected
 from tests.e2e.processes import Command, wait_until
-from tests.flow.dispatcher.conflict_world import Change, changes
-from tests.flow.encoder.samples import COMMIT_TS, KEY, NOT_NULL, column, rows_of, table_of
 from tests.kafka import Broker
 from tests.kafka import running as running_kafka
 from tests.mariadb import MariaDb, need_mariadb
 from tests.mariadb import running as running_mariadb
-from tests.open_topic import ROW, read_log
+from tests.open_topic import ADMIN, ROW, read_log
 from tests.rounds import rounds, seed
-from tests.sinks.kafka.feed import Feed
-from tidemill.consumer.check_topic import check_topic
-from tidemill.model.changefeed import Dispatch
-from tidemill.model.row import RowBatch
-from tidemill.model.table import ColumnType
-from tidemill.model.ts import Ts
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SEED = 20261122
-BY_CONFLICT = (Dispatch(("*.*",), "conflict"),)
-NUMBER = ColumnType.LONGLONG
-SEATS = table_of(
-    column("id", NUMBER, KEY, flen=20), column("a", NUMBER, NOT_NULL, flen=20), column("b", NUMBER, NOT_NULL, flen=20),
-    name="seats", uniques=[["a"], ["b"]],
-)  # fmt: skip
+VICTIMS = ("capture", "consumer", "worker")
+_SEATS = 40
 
 
 @pytest.fixture(scope="module")
@@ -44,36 +33,88 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield started
 
 
-def named(row: Sequence[int] | None) -> dict[str, int] | None:
-    return dict(zip(("id", "a", "b"), row, strict=True)) if row is not None else None
+class Seats(Bank):
+    """A table with three unique keys. Each transaction has some rows exchange values, go, come back, or just change."""
+
+    def open(self) -> int:
+        with self._connect() as connection, connection.cursor() as cursor:
+            ts = _ts(cursor)
+            cursor.execute("create database bank")
+            cursor.execute(
+                "create table bank.seats (id int primary key, a int not null, b varchar(20) collate utf8mb4_bin not "
+                "null, moves int, unique (a), unique (b))"
+            )
+            rows = ", ".join(f"({i}, {i}, 'b{i}', 0)" for i in range(_SEATS))
+            cursor.execute(f"insert into bank.seats values {rows}")
+        return ts
+
+    def rows(self, ts: int | None = None) -> Rows:
+        with self._connect() as connection, connection.cursor() as cursor:
+            return {"seats": selected(cursor, "seats")}
+
+    def _transfer(self, connection: Any) -> None:
+        rng = self._rng
+        with connection.cursor() as cursor:
+            cursor.execute("begin")
+            for _ in range(rng.randint(1, 4)):
+                one, other = rng.sample(range(_SEATS), 2)
+                cursor.execute(f"select id, a, b, moves from bank.seats where id in ({one}, {other})")
+                there = {row[0]: row[1:] for row in cursor.fetchall()}
+                if len(there) == 2 and rng.random() < 0.1:  # one goes, and the other takes what it had
+                    a, b, _ = there[one]
+                    cursor.execute(f"delete from bank.seats where id = {one}")
+                    cursor.execute(f"update bank.seats set a = {a}, b = '{b}' where id = {other}")
+                elif len(there) == 2:
+                    name, place = rng.choice([("a", 0), ("b", 1)])
+                    spare = "-1" if name == "a" else "'on its way'"
+                    values = [f"'{there[each][place]}'" for each in (one, other)]
+                    for value, each in ((spare, one), (values[0], other), (values[1], one)):
+                        cursor.execute(f"update bank.seats set {name} = {value} where id = {each}")
+                elif other in there:
+                    number = 1000 + self.transfers * 4 + rng.randrange(4)
+                    if not cursor.execute(f"select 1 from bank.seats where a = {number} or b = 'b{number}'"):
+                        cursor.execute(f"insert into bank.seats values ({one}, {number}, 'b{number}', 0)")
+            cursor.execute(f"update bank.seats set moves = moves + 1 where id = {rng.randrange(_SEATS)}")
+            cursor.execute("commit")
 
 
-def batches(some: list[Change]) -> Iterator[RowBatch]:
-    pairs = [(named(old), named(new)) for _, old, new in some]
-    yield rows_of(SEATS, *pairs, ts=[COMMIT_TS + ts for ts, _, _ in some])
+def _ts(cursor: Any) -> int:
+    cursor.execute("begin")
+    cursor.execute("select @@tidb_current_ts")
+    ((ts,),) = cursor.fetchall()
+    cursor.execute("rollback")
+    return int(ts)
 
 
-def held(mariadb: MariaDb) -> list[tuple[int, ...]] | None:
+def held(mariadb: MariaDb) -> Rows | None:
     try:
-        return list(mariadb.query("select id, a, b from shop.seats order by id"))
+        with mariadb.connect(database="bank") as connection, connection.cursor() as cursor:
+            return {"seats": selected(cursor, "seats")}
     except pymysql.err.MySQLError:
         return None
 
 
 @pytest.mark.rounds
 @pytest.mark.parametrize("consistency", ["row", pytest.param("transaction", marks=pytest.mark.soak)])
-def test_a_table_whose_unique_values_are_swapped_is_equal(broker: Broker, tmp_path: Path, consistency: str) -> None:
+def test_a_table_whose_unique_values_are_swapped_is_equal_whoever_is_killed(
+    broker: Broker, tmp_path: Path, consistency: str
+) -> None:
     need_mariadb()
-    rng, count = random.Random(seed(SEED)), rounds(2)
-    some, there = changes(rng, 150 * count, rows=30)
-    wanted = sorted(there.values())
-    uri = broker.uri(tmp_path.name, "protocol=open-protocol&partition-num=4")
-    feed = Feed(uri, BY_CONFLICT)
+    rng, count = random.Random(chosen := seed(SEED)), rounds(2)
+    victims = [victim for _ in range(count) for victim in rng.sample(VICTIMS, len(VICTIMS))]
+    victims = [*VICTIMS[:2], *victims][:count]
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[sink]\ndispatchers = [{matcher = ["bank.*"], partition = "conflict"}]\n')
     with ExitStack() as stack:
         mariadb = stack.enter_context(running_mariadb(tmp_path / "mariadb"))
-        mariadb.query(
-            "create database shop", "create table shop.seats (id bigint primary key, a bigint unique, b bigint unique)"
-        )
+        seats = stack.enter_context(Seats(tmp_path, chosen))
+        uri = broker.uri(tmp_path.name, "protocol=open-protocol&partition-num=4")
+        flags: dict[str, Any] = {
+            "pd": seats.pd, "sink_uri": uri, "start_ts": seats.open(), "data_dir": tmp_path / "feed", "config": rules,
+        }  # fmt: skip
+
+        def feed() -> Command:
+            return Command(tmp_path / "runs", "run", is_serving=True, **flags)
 
         def consumer() -> Command:
             folder, to = tmp_path / "consumer", mariadb.uri()
@@ -81,38 +122,44 @@ def test_a_table_whose_unique_values_are_swapped_is_equal(broker: Broker, tmp_pa
                 tmp_path / "runs", "consume", uri, is_serving=True, to=to, data_dir=folder, consistency=consistency
             )
 
+        capture = feed()
+        stack.callback(lambda: capture.kill())
+        capture.ready()
         reading = consumer()
         stack.callback(lambda: reading.kill())
-        reading.ready()
-        sent_ts, last_ts = 0, some[-1][0]
-        while sent_ts < last_ts:
-            to_ts = sent_ts + 10 * rng.randint(5, 60)
-            part = [each for each in some if sent_ts < each[0] <= to_ts]
-            if part and rng.random() < 0.4:  # what was not saved comes again, in batches that end elsewhere
-                lost = [each for each in some if sent_ts < each[0] <= to_ts + 10 * rng.randint(-3, 10)]
-                if lost:
-                    feed.target(of=SEATS).write(batches(lost))
-                feed = Feed(uri, BY_CONFLICT, feed.saved)
-            if part:
-                receipt = feed.target(of=SEATS).write(batches(part))
-                feed.saved = feed.owner.take(feed.writer.commit(Ts(COMMIT_TS + to_ts), [receipt]))
-            feed.owner.publish(Ts(COMMIT_TS + to_ts))
-            if rng.random() < 0.1:
-                reading.kill()
-                reading = consumer()
-            sent_ts = to_ts
 
         def is_equal() -> bool:
+            assert capture.is_running(), capture.errors
             assert reading.is_running(), reading.errors
             return held(mariadb) == wanted
 
-        wait_until(is_equal, "equality", every_seconds=0.2)
-    report = check_topic(feed.options, keys_stay=True, partitions=4, should_stop=lambda: False)
-    assert report.is_ok, report.violations
+        for victim in victims:
+            seats.go()
+            seats.wait_for(rng.randint(5, 30))
+            match victim:
+                case "consumer":
+                    reading.kill()
+                    reading = consumer()
+                case "capture":
+                    capture.kill(alone=rng.random() < 0.5)
+                    capture = feed()
+                case "worker":
+                    kill_part(capture, "worker", rng)
+            seats.wait_for(rng.randint(5, 30))
+            seats.hold()
+            wanted = seats.rows()
+            wait_until(is_equal, f"equality after {victim}", every_seconds=0.2)
+        with Command(tmp_path / "runs", "check-topic", uri, output="json") as check:
+            assert check.wait() == 0, check.output + check.errors
+            report = json.loads(check.output)
+        assert report["is_ok"], report
+        told = json.loads((tmp_path / "consumer" / "consumer.json").read_bytes())["meeting"]
+        assert told == [["bank", "seats"]]
     log = read_log(broker, tmp_path.name)
-    meetings = {e.ts for part in log.partitions for e in part if e.kind == 4}
-    assert all({e.ts for e in part if e.kind == 4} == meetings for part in log.partitions)
-    sizes = [sum(e.kind == ROW for e in part) for part in log.partitions]
-    print(f"{len(some)} rows, {len(meetings)} meetings, {sizes} messages by partition")
-    assert len(meetings) > 10
+    log.check()
+    met = [{event.ts for event in part if event.kind == ADMIN} for part in log.partitions]
+    assert len(met[0]) > len(victims)
+    assert all(each == met[0] for each in met)
+    sizes = [sum(event.kind == ROW for event in part) for part in log.partitions]
+    print(f"{seats.transfers} transactions, {len(met[0])} meetings, {sizes} rows by partition, {log.copies} copies")
     assert min(sizes) > 0

@@ -129,7 +129,9 @@ class Consume:
             ddls_in_first_only=self._kafka.protocol.name in _DDLS_IN_FIRST_ONLY,
         )  # fmt: skip
         self._staging = Staging(self._dir.staged)
-        self._intake = Intake(self._kafka, self._tables, self._alignment, self._staging, state.schemas)
+        self._intake = Intake(
+            self._kafka, self._tables, self._alignment, self._staging, state.schemas, state.meeting
+        )  # fmt: skip
         number = int.from_bytes(sha256(cluster_id.encode()).digest()[:7])  # sinks know clusters by numbers
         named = self._sink_options.named(self._dir.consumer_id(), number)
         options, at_ts = self._options, state.position.lowest_ts
@@ -216,13 +218,13 @@ class Consume:
             self._look_for_more()
         for heard in self._listening.poll(_MESSAGES_A_POLL, _POLL_SECONDS):
             self._intake.take(heard)
-        if self._intake.needs_togetherness or self._catalog.has_several_keys:
-            self._alignment.hold_together()
         if self._doing is not None:
             if not self._doing.done():
                 self._hold_back()
                 return
             self._settle(self._doing)
+        if self._intake.needs_togetherness or self._catalog.has_several_keys(self._intake.silent):
+            self._alignment.hold_together()
         if self._doing is None and not self._stopping.is_set():
             self._begin()
         self._hold_back()
@@ -361,6 +363,7 @@ class Consume:
             sink_state=self.state.sink_state if sink_state is None else sink_state,
             catalog=self._catalog.document,
             schemas=self._intake.schemas,
+            meeting=self._intake.meeting,
         )
         self._dir.save(self.state)
         assert self._listening is not None

@@ -45,9 +45,11 @@ class AdminSeen:
 @dataclass(frozen=True, slots=True)
 class MeetSeen:
     """No reader of any partition goes on above ``ts`` before all of them are there. It says nothing of what is still to
-    come below."""
+    come below. Whoever writes the table's rows tells of each such ts, from before the first of them on."""
 
     ts: Ts
+    schema: str
+    table: str
 
 
 @dataclass(frozen=True, slots=True)

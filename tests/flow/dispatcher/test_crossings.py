@@ -10,7 +10,7 @@ from tests.flow.encoder.samples import KEY, NOT_NULL, column, rows_of, table_of
 from tidemill.consumer.alignment import Alignment, Consistency, Position, Write
 from tidemill.flow.dispatcher.conflicts import Crossings, key_hashes
 from tidemill.flow.dispatcher.partition import Kind, PartitionRule
-from tidemill.model.event import MeetSeen, ResolvedSeen
+from tidemill.model.event import ResolvedSeen
 from tidemill.model.table import ColumnType
 from tidemill.model.ts import Ts
 
@@ -60,11 +60,11 @@ def test_portions_that_part_a_transaction_forget_nothing_of_it() -> None:
 
 
 def read_by_rows(some: list[Change], met: list[int], rng: random.Random) -> Downstream:
-    """Each partition by itself, as far as the alignment lets it, in whatever order."""
+    """Each partition as far as the alignment lets it; some of it twice."""
     downstream, where = Downstream(), placed(some)
     alignment = Alignment(range(PARTITIONS), Position(), Consistency.ROW, ddls_in_first_only=False)
     for ts in met:
-        alignment.meet(MeetSeen(Ts(ts)))
+        alignment.meet(Ts(ts))
     steps = sorted({ts for ts, _, _ in some})
     told = dict.fromkeys(range(PARTITIONS), 0)
     while any(at < len(steps) for at in told.values()) or alignment.step() is not None:
@@ -76,11 +76,15 @@ def read_by_rows(some: list[Change], met: list[int], rng: random.Random) -> Down
         step = alignment.step()
         if isinstance(step, Write):
             applied = dict(alignment.position.applied)
-            for partition in rng.sample(sorted(step.to), len(step.to)):
-                for change, at in zip(some, where, strict=True):
-                    if at == partition and applied[partition] < change[0] <= step.to[partition]:
-                        downstream.apply(change)
-            alignment.written(step.to)
+            end_ts = rng.choice(
+                [max(step.to.values()), rng.randint(1, steps[-1])]
+            )  # less may be done, all ending alike
+            to = {p: Ts(max(applied[p], min(ts, end_ts))) for p, ts in step.to.items()}
+            for change, at in zip(some, where, strict=True):  # in the order of their ts, whatever partition they are in
+                if applied[at] < change[0] <= to.get(at, 0):
+                    downstream.apply(change)
+            if rng.random() < 0.8:  # else it is lost that this was done, and a part of it is done again
+                alignment.written(to)
     return downstream
 
 
@@ -112,25 +116,25 @@ def test_what_is_sent_again_from_earlier_on_adds_meetings_and_takes_none_away() 
 
 def test_no_meeting_is_kept_once_all_have_been_there() -> None:
     alignment = Alignment(range(2), Position(), Consistency.ROW, ddls_in_first_only=False)
-    alignment.meet(MeetSeen(Ts(10)))
+    alignment.meet(Ts(10))
     for partition, ts in ((0, 30), (1, 5)):
         alignment.resolve(partition, ResolvedSeen(Ts(ts)))
     assert alignment.step() == Write({0: Ts(10), 1: Ts(5)})
     alignment.written({0: Ts(10), 1: Ts(5)})
     assert alignment.step() is None
-    assert not alignment.is_met(MeetSeen(Ts(10)))
+    assert not alignment.is_met(Ts(10))
     alignment.resolve(1, ResolvedSeen(Ts(12)))
-    assert alignment.step() == Write({1: Ts(10)})
-    alignment.written({1: Ts(10)})
-    assert alignment.is_met(MeetSeen(Ts(10)))
     assert alignment.step() == Write({0: Ts(30), 1: Ts(12)})
-    alignment.meet(MeetSeen(Ts(9)))  # a copy
-    assert alignment.is_met(MeetSeen(Ts(9)))
+    alignment.written({1: Ts(10)})
+    assert alignment.is_met(Ts(10))
+    assert alignment.step() == Write({0: Ts(30), 1: Ts(12)})
+    alignment.meet(Ts(9))  # a copy
+    assert alignment.is_met(Ts(9))
 
 
 def test_whole_transactions_need_no_meetings() -> None:
     alignment = Alignment(range(2), Position(), Consistency.TRANSACTION, ddls_in_first_only=False)
-    alignment.meet(MeetSeen(Ts(10)))
+    alignment.meet(Ts(10))
     for partition in range(2):
         alignment.resolve(partition, ResolvedSeen(Ts(30)))
     assert alignment.step() == Write({0: Ts(30), 1: Ts(30)})

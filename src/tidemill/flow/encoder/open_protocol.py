@@ -126,8 +126,8 @@ class OpenProtocol(LargeMessages):
         value = self.compressed(f'{{"partition":{event.partitions},"epoch":{event.epoch}}}'.encode())
         return Message(framed(value), ts, _key(ts, _ADMIN))
 
-    def meet(self, ts: Ts) -> Message:
-        return Message(framed(self.compressed(b'{"meet":true}')), ts, _key(ts, _ADMIN))
+    def meet(self, ts: Ts, schema: str, table: str) -> Message:
+        return Message(framed(self.compressed(b'{"meet":true}')), ts, _key(ts, _ADMIN, schema, table))
 
 
 class OpenProtocolEncoder:

@@ -158,8 +158,8 @@ class AdminProtocol(Protocol):
 class MeetProtocol(Protocol):
     """It can tell consumers to wait for each other."""
 
-    def meet(self, ts: Ts) -> Message:
-        """For every partition of a topic: nobody goes on above ``ts`` before all are there."""
+    def meet(self, ts: Ts, schema: str, table: str) -> Message:
+        """For every partition of a topic: nobody goes on above ``ts`` before all are there, for this table's rows."""
 
 
 @runtime_checkable

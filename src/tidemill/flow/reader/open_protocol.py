@@ -167,14 +167,14 @@ def _text(content: Any, member: str) -> str:
 def _mark(kind: int, ts: Ts, owner: _Owner, value: bytes) -> Mark:
     if kind == _RESOLVED:
         return ResolvedSeen(ts)
-    return _ddl(ts, owner, value) if kind == _DDL else _admin(ts, value)
+    return _ddl(ts, owner, value) if kind == _DDL else _admin(ts, owner, value)
 
 
-def _admin(ts: Ts, value: bytes) -> Mark:
+def _admin(ts: Ts, owner: _Owner, value: bytes) -> Mark:
     try:
         content = parse(value)
         if content.get("meet") is True:
-            return MeetSeen(ts)
+            return MeetSeen(ts, owner.schema, owner.table)
         partitions, epoch = content["partition"], content["epoch"]
     except (ValueError, KeyError, TypeError, AttributeError):
         partitions = epoch = None

@@ -56,7 +56,7 @@ class KafkaTarget:
                     self._bootstrap(sending, protocol, batch.table, built_ms)
                 for part, meets_at in self._apart(batch, crossings):
                     if meets_at is not None:
-                        self._meet(sending, protocol, meets_at)
+                        self._meet(sending, protocol, meets_at, batch.table)
                     encoded = encoder.encode(part, self.rule.partitions(part, topic.partitions))
                     self._check_sizes(encoded)
                     NEWEST.meet(self.generation)
@@ -84,9 +84,9 @@ class KafkaTarget:
         for at, first, end in zip(meetings, bounds, [*bounds[1:], len(rows)], strict=True):
             yield sliced(rows, first, end), at
 
-    def _meet(self, sending: "Sending", protocol: QueueProtocol, at: Ts) -> None:
+    def _meet(self, sending: "Sending", protocol: QueueProtocol, at: Ts, table: TableInfo) -> None:
         assert isinstance(protocol, MeetProtocol)
-        message = protocol.meet(at)
+        message = protocol.meet(at, table.schema, table.name)
         for partition in range(self.topic.partitions):
             sending.send(self.topic.name, partition, [{"value": message.value, "key": message.key}])
 
