@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 
 from bench.encode import _BATCH, _SAMPLE, _WIDE_BATCH, _one_core, _rows, _timed, documents
-from tests.flow.reader.test_simple_avro import SCHEMA
+from tests.flow.reader.simple_avro_schema import SCHEMA
 from tidemill.columnar.encoded import Encoded
 from tidemill.flow.encoder import Avro, CanalJson, Debezium, LongForm, OpenProtocol, QueueProtocol, Simple
 from tidemill.flow.encoder.simple import Format

@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 
 from bench.data import TABLE_ID
-from tests.flow.reader.test_simple_avro import SCHEMA
+from tests.flow.reader.simple_avro_schema import SCHEMA
 from tests.histories import load
 from tidemill.columnar.encoded import Encoded
 from tidemill.flow.encoder import Avro, CanalJson, Debezium, LongForm, OpenProtocol, QueueProtocol, Simple
