@@ -41,7 +41,8 @@ EVERYTHING = Assignment(is_rest=True)
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """``ddl_ts``: every DDL up to here has run downstream. Nothing may pass ``sync_ts`` or ``target_ts``.
+    """``ddl_ts``: every DDL up to here has run downstream. Nothing may pass ``sync_ts``, ``target_ts`` or
+    ``resolved_ts``, up to where all processors have resolved their tables; None: nobody waits for others.
     ``saved``: of each processor, the number of its last report that is durable. ``epoch``: of the sink; writers take it
     on before they write again."""
 
@@ -52,16 +53,19 @@ class Orders:
     is_over: bool = False  # nothing is saved any more: what is not durable yet comes again, with another owner
     saved: Mapping[str, int] = field(default_factory=dict)
     epoch: int = 0
+    resolved_ts: Ts | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Obeyed:
     """What a processor goes by when it reports. Above ``sync_ts`` it begins nothing; its writer is in the sink's
-    ``epoch``; up to ``written_ts`` changes of its tables may have been written, by whomever."""
+    ``epoch``; up to ``written_ts`` changes of its tables may have been written, by whomever. Where others wait for it,
+    its tables are resolved up to ``resolved_ts``."""
 
     sync_ts: Ts | None = None
     epoch: int = 0
     written_ts: Ts | None = None
+    resolved_ts: Ts | None = None
 
 
 @dataclass(frozen=True, slots=True)
