@@ -272,6 +272,7 @@ KEYS: Mapping[str, Key] = {
             ("write-timeout", duration_text, "write-timeout"),
             ("output-raw-change-event", boolean, "output-raw-change-event"),
             ("consistency", text, "consistency"),
+            ("on-too-large", text, "on-too-large"),
         )
     },
 }

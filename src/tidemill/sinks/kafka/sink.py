@@ -208,6 +208,7 @@ class KafkaOwner(NoSyncPoints):
         """All rows as of ``ts``. They come behind the DDL and are of its new form, so their commit-ts is the next one:
         what has the DDL's own belongs before it. No higher resolved-ts has been told yet. Runs in the owner."""
         target, behind_ts = self._known.target(table, term), Ts(ts + 1)
+        target = replace(target, options=replace(target.options, on_too_large="stop"))  # nobody puts these aside
         for physical_id in table.physical_ids:
             rows = rescan(table, [physical_id], ts)
             target.write(replace(batch, commit_ts=np.full_like(batch.commit_ts, behind_ts)) for batch in rows)

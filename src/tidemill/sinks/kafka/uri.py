@@ -61,6 +61,7 @@ class KafkaOptions:
     write_timeout_seconds: float = 10.0
     output_raw_change_event: bool = False
     consistency: str = "transaction"
+    on_too_large: str = "stop"
     worker_count: int = 16
     dispatching: Dispatching = field(default_factory=Dispatching)
     changefeed: str = "default"
@@ -322,6 +323,13 @@ PARAMETERS: Mapping[str, KafkaParameter] = {
         "transaction",
         "`transaction`: no row goes out before all tables are resolved up to it, on whatever capture they are. `row`: "
         "each capture's go out as soon as its own are.",
+    ),
+    "on-too-large": KafkaParameter(
+        "on_too_large",
+        word_of("stop", "quarantine"),
+        "stop",
+        "What to do with a row whose message is too large, whatever `large-message-handle-option` made of it: stop "
+        "before it, or put it aside and continue.",
     ),
     "transaction-atomicity": KafkaParameter("", _atomicity, "none", "Only `none` is possible."),
 }
