@@ -75,8 +75,13 @@ GROUPS = (
         "bench.encode",
         "bench_encode",
         {
-            "encode.canal_json": Aim(2),
             # Five times what TiCDC's encoder does on one core.
+            "encode.open_protocol": Aim(at_least=825_000),
+            "encode.open_protocol_wide": Aim(at_least=80_000),
+            "encode.canal_json": Aim(2, 1_500_000),
+            "encode.canal_json_wide": Aim(at_least=150_000),
+            "encode.simple": Aim(at_least=975_000),
+            "encode.simple_wide": Aim(at_least=110_000),
             "encode.debezium": Aim(at_least=375_000),
             "encode.debezium_wide": Aim(at_least=105_000),
             "encode.avro": Aim(2),
@@ -123,6 +128,7 @@ GROUPS = (
         },
         ("blackhole", "canal_json", "csv", "cpu_seconds"),
     ),
+    Group("flow.kafka", "bench.kafka", "bench_kafka", {"flow.kafka": Aim(0.5)}),
     Group("flow.mysql", "bench.mysql", "bench_mysql", {"flow.mysql": Aim(0.7)}),
     Group("consume.", "bench.consume", "bench_consume", {"consume.mysql": Aim(0.7)}, ("mysql",)),
     Group("flow.ddl", "bench.ddl", "bench_ddl", {"flow.ddl.files": Aim(at_least=60), "flow.ddl.mysql": Aim(1.0)}),

@@ -24,6 +24,7 @@
     ├── UnencodableError           a value that its column's type cannot hold
     ├── SinkError                  the downstream refused or could not be reached
     │   ├── SinkUnavailableError   (retryable) it does not answer, is full, or is away for another reason that passes
+    │   ├── RowTooLargeError       a row whose message no topic takes
     │   └── SupersededError        a newer generation writes there; what an older one still does has no effect
     ├── DataDirError               the changefeed's own folder: rights, space, another process
     ├── MetadataError              etcd, where a cluster keeps what it remembers, refused or holds what we cannot read
@@ -53,7 +54,7 @@ password, no row value and no full sink URI. ``cdc_code`` is what TiCDC calls it
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 
@@ -214,6 +215,14 @@ class SinkUnavailableError(SinkError):
 
     code = "sink-unavailable"
     retryable = True
+
+
+class RowTooLargeError(SinkError):
+    """Rows whose messages no topic takes: ``messages`` has key and value of each, by the row's place in its batch."""
+
+    def __init__(self, message: str, messages: Mapping[int, tuple[bytes | None, bytes]]) -> None:
+        super().__init__(message)
+        self.messages = messages
 
 
 class SupersededError(SinkError):

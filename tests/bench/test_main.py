@@ -110,7 +110,15 @@ def test_every_group_has_its_function_and_its_aims_are_its_own(group):
 
 @pytest.mark.parametrize(
     "name",
-    ["flow.csv", "flow.mysql", "flow.iceberg", "flow.latency_p99", "flow.quiet_latency_p99", "verify.rows"],
+    [
+        "flow.csv",
+        "flow.kafka",
+        "flow.mysql",
+        "flow.iceberg",
+        "flow.latency_p99",
+        "flow.quiet_latency_p99",
+        "verify.rows",
+    ],
 )
 def test_a_figure_is_had_without_the_others(name):
     assert len([group for group in GROUPS if group.is_wanted(name)]) == 1

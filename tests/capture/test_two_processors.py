@@ -213,10 +213,11 @@ async def clustered(
         states, state = StateWriter(data_dir), new_state(pd, start_ts)
         data_dir.save(state)
         feed = SchemaFeed(pd, schema, state.schema_ts)
-        ddls = options.traits.orders_ddls
-        owner = ChangefeedOwner(feed, sink, state, states, target_ts=end_ts, orders_ddls=ddls)
-        most = Amount(rng.choice([5, 20, 100]), 1 << 30)
         traits = options.traits
+        owner = ChangefeedOwner(
+            feed, sink, state, states, target_ts=end_ts, orders_ddls=traits.orders_ddls, is_together=traits.is_together
+        )
+        most = Amount(rng.choice([5, 20, 100]), 1 << 30)
         builder = LaneBuilder(
             pd, feed, owner, partial(options.open_writer, zone=zone), traits, ChangefeedConfig(), data_dir.path,
             64 << 20, None, Shelf(), lambda engine: Admission(Bounds(most, most)),

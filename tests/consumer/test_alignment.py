@@ -68,6 +68,31 @@ def test_where_only_the_first_partition_tells_of_ddls_no_other_passes_it() -> No
     assert alignment.step() == Write({0: Ts(10), 1: Ts(10)})
 
 
+@pytest.mark.parametrize(
+    ("resolved", "meetings", "to"),
+    [
+        pytest.param((30, 5), [10], {0: 10, 1: 5}, id="nobody passes one that some have not reached"),
+        pytest.param((30, 5), [10, 20], {0: 10, 1: 5}, id="the first of them holds"),
+        pytest.param((30, 10), [10], {0: 10, 1: 10}, id="or where they stand"),
+        pytest.param((30, 20), [10], {0: 30, 1: 20}, id="what all have passed is written in order, whatever was in it"),
+        pytest.param((40, 20), [10, 15, 35], {0: 35, 1: 20}, id="and the next one holds"),
+    ],
+)
+def test_rows_meet(resolved: tuple[int, int], meetings: list[int], to: Mapping[int, int]) -> None:
+    alignment = told(ROW, (0, resolved[0]), (1, resolved[1]))
+    for ts in meetings:
+        alignment.meet(Ts(ts))
+    assert alignment.step() == Write({p: Ts(ts) for p, ts in to.items()})
+
+
+def test_who_goes_together_needs_no_meetings() -> None:
+    alignment = told(ROW, (0, 30), (1, 20))
+    alignment.meet(Ts(25))
+    alignment.hold_together()
+    assert alignment.is_met(Ts(25))
+    assert alignment.step() == Write({0: Ts(20), 1: Ts(20)})
+
+
 def test_a_ddl_runs_once_when_all_rows_before_it_are_written() -> None:
     alignment = told(TRANSACTION, (0, ddl(20)), (1, ddl(20)), (0, 25), (1, 25))
     step = alignment.step()

@@ -122,7 +122,10 @@ def test_what_no_row_tells_of_is_refused_by_sinks_that_keep_every_moment(query: 
 
 
 def test_several_unique_keys_are_seen_in_the_statement() -> None:
-    assert not ddl(Catalog(), "create table t (id int primary key, u int, key (u))").has_several_keys
-    assert ddl(Catalog(), "create table t (id int primary key, u int, unique key (u))").has_several_keys
+    here = [("shop", "t")]
+    assert not ddl(Catalog(), "create table t (id int primary key, u int, key (u))").has_several_keys(here)
+    made = ddl(Catalog(), "create table t (id int primary key, u int, unique key (u))")
+    assert made.has_several_keys(here)
+    assert not made.has_several_keys([("shop", "other")])
     added = ddl(ddl(Catalog(), "create table t (id int primary key, u int)"), "create unique index i on t (u)", 200)
-    assert added.has_several_keys
+    assert added.has_several_keys(here)

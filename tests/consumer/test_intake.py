@@ -1,5 +1,6 @@
 """What messages say: rows that wait for their schema, claim checks, and what stands behind them."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.flow.encoder.samples import COMMIT_TS, KEY, column, rows_of, table_of
+from tests.flow.encoder.samples import COMMIT_TS, KEY, NOT_NULL, column, rows_of, table_of
 from tidemill.consumer.alignment import Alignment, Consistency, Position
 from tidemill.consumer.intake import Intake
 from tidemill.consumer.listening import Heard
@@ -36,12 +37,14 @@ Told = tuple[bytes | None, bytes]
 class World:
     """One topic without a broker."""
 
-    def __init__(self, uri: str, folder: Path, schemas: tuple[TableInfo, ...] = ()) -> None:
+    def __init__(
+        self, uri: str, folder: Path, schemas: tuple[TableInfo, ...] = (), meeting: Collection[tuple[str, str]] = ()
+    ) -> None:
         self.kafka = parse_topic(uri)
         self.protocol: Any = self.kafka.protocol
         self.alignment = Alignment(range(2), Position(), Consistency.TRANSACTION, ddls_in_first_only=False)
         self.staging = Staging(folder)
-        self.intake = Intake(self.kafka, Tables({}), self.alignment, self.staging, schemas)
+        self.intake = Intake(self.kafka, Tables({}), self.alignment, self.staging, schemas, meeting)
         self.intake.listen({0: 0, 1: 0})
         self._ends = {0: 0, 1: 0, 2: 0}
 
@@ -156,3 +159,44 @@ def test_rows_in_a_partition_that_was_added_without_a_word_stop_it(tmp_path: Pat
     world.hear(2, world.resolved(1))
     with pytest.raises(UpstreamError, match=r"partition 2 of topic 'shop' has rows, and the topic had 2 partitions"):
         world.hear(2, *world.rows(5))
+
+
+SEATS = table_of(
+    column("id", ColumnType.LONGLONG, KEY, flen=20),
+    column("a", ColumnType.LONGLONG, NOT_NULL, flen=20),
+    name="Seats",
+    uniques=[["a"]],
+)
+
+
+def seats(world: World, *ids: int) -> list[Told]:
+    rows = rows_of(SEATS, *((None, {"id": n, "a": n}) for n in ids), ts=[COMMIT_TS + n for n in ids])
+    made = world.protocol.encoder(0).encode(rows)
+    return list(zip(made.message_keys() or (), made.messages(), strict=True))
+
+
+def meeting(world: World, n: int, table: str = "Seats") -> Told:
+    message = world.protocol.meet(Ts(COMMIT_TS + n), "shop", table)
+    return message.key, message.value
+
+
+def test_who_tells_of_meetings_lets_partitions_go_apart(tmp_path: Path) -> None:
+    world = World(URI + "open-protocol", tmp_path / "a")
+    world.hear(0, meeting(world, 0), *seats(world, 1), meeting(world, 1), *seats(world, 2))
+    world.hear(1, meeting(world, 0), *seats(world, 3))
+    assert world.intake.meeting == {("shop", "seats")}
+    assert not world.intake.silent
+    assert not world.intake.needs_togetherness
+    again = World(URI + "open-protocol", tmp_path / "b", meeting=world.intake.meeting)
+    again.hear(0, *seats(again, 4))
+    assert not again.intake.needs_togetherness
+
+
+@pytest.mark.parametrize("told", [[], ["other"]], ids=["of nothing", "of another table"])
+def test_who_does_not_tell_of_them_holds_partitions_together(tmp_path: Path, told: list[str]) -> None:
+    world = World(URI + "open-protocol", tmp_path)
+    world.hear(0, *(meeting(world, 0, table) for table in told), *world.rows(1))
+    assert not world.intake.needs_togetherness
+    world.hear(0, *seats(world, 1), meeting(world, 1))
+    assert (world.intake.silent, world.intake.needs_togetherness) == ({("shop", "t"), ("shop", "seats")}, True)
+    assert ("shop", "seats") not in world.intake.meeting

@@ -80,7 +80,7 @@ def through(
     uri: str, to: str, folder: Path, story: Story, dies: Callable[[int], None], monkeypatch: Any, **more: Any
 ) -> None:
     """Small batches; it dies three times."""
-    monkeypatch.setattr("tidemill.consumer.consume._MOST_ROWS", 9)
+    monkeypatch.setattr("tidemill.consumer.consume._MOST_ROWS", dict.fromkeys(Consistency, 9))
     for saves in (3, 4, 6):
         dies(saves)
         with pytest.raises(DiedError):

@@ -20,6 +20,7 @@ from tidemill.control.ownership import (
     learned,
     left,
     reported,
+    resolved,
     sync_done,
 )
 from tidemill.control.progress import Offer, Progress, began, decide, moved
@@ -214,15 +215,22 @@ class Story:
     """Tables 1 to 4 with a row at each ts of their own, DDLs that touch some of them, a sink that remembers, and two
     processors between which the tables move."""
 
-    def __init__(self, ddls: list[tuple[int, set[int]]], sync_every: int) -> None:
+    def __init__(
+        self, ddls: list[tuple[int, set[int]]], sync_every: int, *, is_queue: bool = False, is_together: bool = False
+    ) -> None:
+        """``is_queue``: what goes out is read in its order, as readers of a queue do."""
         self.ddls = sorted(ddls, key=lambda ddl: ddl[0])
         self.sync_every = sync_every
         self.written: dict[int, list[tuple[int, str]]] = {table: [] for table in range(1, 5)}
         self.ran: list[tuple[int, set[int]]] = []
         self.has = {1: "a", 2: "a", 3: "b", 4: "b"}
         self.frontier = {"a": Ts(0), "b": Ts(0)}
-        self.owned = Ownership({"a": at(0), "b": at(0)}, Ts(0), Ts(0), sync_ts=self._next_sync(0))
+        self.owned = Ownership(
+            {"a": at(0), "b": at(0)}, Ts(0), Ts(0), sync_ts=self._next_sync(0), orders_ddls=is_queue,
+            is_together=is_together,
+        )  # fmt: skip
         self.lowest_seen = 0
+        self.told: list[tuple[str, int]] = []
 
     def _next_sync(self, base: int) -> Ts | None:
         return Ts((base // self.sync_every + 1) * self.sync_every) if self.sync_every else None
@@ -237,7 +245,14 @@ class Story:
 
     def promise(self, ts: int) -> None:
         for name in self.frontier:
-            self.frontier[name] = max(self.frontier[name], Ts(ts - (name == "b")))
+            self.promise_to(name, ts - (name == "b"))
+
+    def promise_to(self, name: str, ts: int) -> None:
+        self.frontier[name] = max(self.frontier[name], Ts(ts))
+        self.owned = resolved(self.owned, name, self.frontier[name])
+
+    def publish(self) -> None:
+        self.told.append(("resolved", self.owned.checkpoint_ts))
 
     def move(self, table: int) -> None:
         """From the one to the other, as far as that has not passed it."""
@@ -260,6 +275,7 @@ class Story:
             rows = [row for row, what in self.written[table] if what == "row"]
             assert rows == list(range(table, ts + 1, 5)), "every row up to the DDL, and none behind it"
             self.written[table].append((ts, "ddl"))
+        self.told.append(("ddl", ts))
         self.ran.append((ts, touched))
         self.owned = ddl_done(self.owned, self._waiting())
 
@@ -273,15 +289,20 @@ class Story:
     def take(self, name: str, to: int, catch_up: int) -> None:
         owned = self.owned
         progress = Progress(
-            owned.at[name], owned.ddl_ts, self.frontier[name], owned.schema_ts, owned.barriers, sync_ts=owned.sync_ts
-        )
+            owned.at[name], owned.ddl_ts, self.frontier[name], owned.schema_ts, owned.barriers, sync_ts=owned.sync_ts,
+            together_ts=owned.resolved_ts,
+        )  # fmt: skip
         match decide(progress, lambda _: True):
             case Offer(limit):
                 batch = progress.extent(min(limit, max(progress.at.base_ts, Ts(to))), Ts(catch_up))
                 self.run_ddl()  # beside it
                 for table in (table for table, has in self.has.items() if has == name):
                     low, high = batch.of(table)
-                    self.written[table] += [(ts, "row") for ts in range(low + 1, high + 1) if ts % 5 == table]
+                    rows = [ts for ts in range(low + 1, high + 1) if ts % 5 == table]
+                    self.written[table] += [(ts, "row") for ts in rows]
+                    self.told += [("row", ts) for ts in rows]
+                    if owned.is_together:
+                        assert high == low or high <= min(self.frontier.values())
                 self.owned = reported(self.owned, name, moved(began(progress, batch), batch).at)
         self.check()
 
@@ -338,3 +359,65 @@ def test_rows_and_ddls_of_each_table_go_out_in_order_and_all_of_them_wherever_th
 def test_a_processor_without_tables_is_forgotten() -> None:
     assert left(TWO, "a").checkpoint_ts == 21  # what is known of DDLs holds it now
     assert left(TWO, "a").at == {"b": at(22)}
+
+
+def test_what_all_together_have_resolved() -> None:
+    assert resolved(TWO, "a", Ts(30)).resolved_ts is None, "by rows nobody waits"
+    alone, two = replace(AT_20, is_together=True), replace(TWO, is_together=True)
+    assert resolved(alone, "a", Ts(30)).resolved_ts is None
+    assert two.resolved_ts == 20, "where the tables are, of those that have said nothing"
+    told = resolved(resolved(two, "a", Ts(30)), "b", Ts(26))
+    assert told.resolved_ts == 26
+    assert given_up(told, "a", at(20), {1: Ts(12)}).resolved_ts == 12, "nobody has resolved what nobody has"
+    assert left(told, "b").resolved_ts is None
+    assert left(told, "b").resolved == {"a": Ts(30)}
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    is_together=st.booleans(),
+    ddls=st.lists(st.tuples(st.integers(1, 60), st.sets(st.integers(1, 4))), max_size=4, unique_by=lambda ddl: ddl[0]),
+    steps=st.lists(st.tuples(st.sampled_from("LabABMDR"), st.integers(1, 60), st.integers(1, 60)), max_size=60),
+)
+def test_a_queue_keeps_its_promises_whether_processors_wait_for_each_other_or_not(
+    is_together: bool, ddls: list[tuple[int, set[int]]], steps: list[tuple[str, int, int]]
+) -> None:
+    """No row is told of for the first time behind a resolved-ts (2.2) or a DDL (2.3) that it is not above."""
+    story = Story(ddls, 0, is_queue=True, is_together=is_together)
+    for step, ts, catch_up in [*steps, ("L", 61, 0), *[("ab"[n % 2], 61, 0) for n in range(2)]]:
+        match step:
+            case "L":
+                story.learn(ts)
+            case "a" | "b":
+                story.promise_to(step, ts)
+            case "A" | "B":
+                story.take(step.lower(), ts, catch_up)
+            case "M":
+                story.move(ts % 4 + 1)
+            case "D":
+                story.run_ddl()
+            case "R":
+                story.publish()
+    for _ in range(200):
+        for name in ("a", "b"):
+            story.take(name, 60, 60)
+        story.run_ddl()
+        story.publish()
+    assert story.ran == story.ddls
+    assert sum(what == "row" for what, _ in story.told) == 48, "each row of the four tables, once"
+    highest = 0
+    for what, ts in story.told:
+        assert what != "row" or ts > highest, (ts, highest)
+        highest = highest if what == "row" else max(highest, ts)
+
+
+def test_by_rows_one_passes_what_another_has_not_resolved() -> None:
+    for is_together in (False, True):
+        story = Story([], 0, is_queue=True, is_together=is_together)
+        story.learn(61)
+        story.promise_to("a", 50)
+        story.promise_to("b", 20)
+        story.take("a", 60, 60)
+        story.take("b", 60, 60)
+        assert story.owned.at["a"].base_ts == (20 if is_together else 50)
+        assert story.owned.checkpoint_ts == 20

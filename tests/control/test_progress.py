@@ -84,6 +84,9 @@ AT_20 = replace(AT_10, at=at(20), ddl_ts=Ts(20))
             id="those behind go on to it",
         ),
         pytest.param(replace(AT_10, hold_ts=Ts(15)), True, Offer(Ts(15)), id="others that are to join are waited for"),
+        pytest.param(
+            replace(AT_10, together_ts=Ts(15)), True, Offer(Ts(15)), id="so is what others have to resolve first"
+        ),
         pytest.param(replace(AT_10, is_paused=True), True, Wait(), id="tables come and go between batches"),
         pytest.param(
             replace(AT_10, at=at(10, t1=40)),
@@ -123,6 +126,7 @@ def test_nobody_looks_for_changes_that_cannot_be_taken_yet(busy: dict[str, Any])
         pytest.param({"sync_ts": Ts(15)}, True, id="a sync point below the frontier"),
         pytest.param({"target_ts": Ts(15)}, True, id="the end"),
         pytest.param({"schema_ts": Ts(15)}, False, id="what is known of DDL"),
+        pytest.param({"together_ts": Ts(15)}, False, id="what others have resolved"),
     ],
 )
 def test_a_batch_does_not_grow_by_waiting_before_a_barrier(ends: dict[str, Any], is_barred: bool) -> None:

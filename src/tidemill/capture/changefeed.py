@@ -238,7 +238,7 @@ class Changefeed:
         options, store = self._options, opened.feed.store
         owner = ChangefeedOwner(
             opened.feed, opened.sink, opened.state, self._states, target_ts=opened.target_ts, config=options.config,
-            orders_ddls=self._traits.orders_ddls,
+            orders_ddls=self._traits.orders_ddls, is_together=self._traits.is_together,
             publish_interval_seconds=self._traits.publish_interval_seconds,
         )  # fmt: skip
         owner.left_out.note(store.tables())

@@ -140,6 +140,7 @@ class Lane:
             sync_ts=orders.sync_ts,
             target_ts=orders.target_ts,
             is_stopping=orders.is_stopping,
+            together_ts=_furthest(self.progress.together_ts, orders.resolved_ts),
         )
         self.epoch.obey(orders)
         self._durable = self._reports.saved(orders.saved.get(self.name, 0)) or self._durable
@@ -300,6 +301,11 @@ class Lane:
         await self.batches.finish_commit()
         if is_last:
             await self.durable(is_last=True)
+
+
+def _furthest(before: Ts | None, told: Ts | None) -> Ts | None:
+    """A new owner may not have heard of all that the one before had."""
+    return told if told is None or before is None else max(before, told)
 
 
 def _pending(changes: Iterable[SchemaChange], ddl_ts: Ts) -> Iterator[Pending]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from tidemill.capture.lane_tables import holder_at, table_at
 from tidemill.capture.link import Tell
-from tidemill.control.ownership import Ownership, accepted, given_up, left, reported
+from tidemill.control.ownership import Ownership, accepted, given_up, left, reported, resolved
 from tidemill.errors import InvariantError
 from tidemill.flow.schema import SchemaStore
 from tidemill.model.orders import EVERYTHING, Assignment, Handover, Obeyed, Orders, Report
@@ -84,6 +84,7 @@ class Members:
         member.number, member.assignment, member.ids = report.number, report.assignment, report.ids
         member.obeyed = report.obeyed
         name, at = report.processor, report.at
+        owned = resolved(owned, name, report.obeyed.resolved_ts)
         if report.gone is not None:
             return given_up(owned, name, at, report.gone)
         if report.came is not None:
@@ -197,6 +198,8 @@ class Members:
         """With the tables of these where ``saved`` says: what they did beyond does not count. Those that have none are
         forgotten."""
         owned = replace(owned, at={**owned.at, **{name: self._saved_of(owned, name, saved) for name in names}})
+        for name in names:
+            owned = resolved(owned, name, None)
         for name in [name for name in names if self.by_name[name].assignment == Assignment()]:
             del self.by_name[name]  # nobody will take its place
             owned = left(owned, name)

@@ -62,6 +62,7 @@ class ChangefeedOwner:
         target_ts: Ts | None = None,
         config: ChangefeedConfig | None = None,
         orders_ddls: bool = False,
+        is_together: bool = False,
         publish_interval_seconds: float = 0.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -90,6 +91,7 @@ class ChangefeedOwner:
             feed.resolved_ts,
             target_ts=target_ts,
             orders_ddls=orders_ddls,
+            is_together=is_together,
             # One below: all may have come to a sync point that was not noted any more. None lies between the tables.
             sync_ts=sink.next_barrier(Ts(state.at.base_ts - 1)),
         )
@@ -100,7 +102,7 @@ class ChangefeedOwner:
         is_over = self.beside.failure is not None
         return Orders(
             now.ddl_ts, now.sync_ts, now.target_ts, now.is_stopping, is_over, self.members.saved, self.meeting.epoch,
-            self._sink.term,
+            self._sink.term, now.resolved_ts,
         )  # fmt: skip
 
     @property
@@ -136,7 +138,10 @@ class ChangefeedOwner:
     ) -> Orders:
         """A processor begins with these tables, where they are ``at``, perhaps in place of one that is gone. All
         later orders go to ``tell``."""
+        before = self.owned.resolved_ts
         self.owned = self.members.admit(self.owned, name, assignment, at, tell, replaces)
+        if before is None and self.owned.resolved_ts is not None:  # there was one alone
+            self.tell()
         return self.orders
 
     def report(self, report: Report) -> None:
@@ -145,7 +150,7 @@ class ChangefeedOwner:
         owned = self.members.hear(self.owned, report)
         if owned is None:
             return
-        self.owned = owned
+        before, self.owned = self.owned, owned
         self.meeting.heard()
         is_move = report.gone is not None or report.came is not None or report.is_last
         if report.committed is not None or is_move:
@@ -154,6 +159,8 @@ class ChangefeedOwner:
         else:
             self._is_idle_move_unsaved = True
         self.turn()
+        if owned.resolved_ts != before.resolved_ts:
+            self.tell()
 
     async def sink_state(self) -> Mapping[str, Any] | None:
         async with self.taking:

@@ -32,7 +32,8 @@ class Reports:
     def is_news(self, at: Checkpoints, obeyed: Obeyed) -> bool:
         """Whether the owner has not been told."""
         last = self.last_obeyed
-        return at != self.last or (obeyed.sync_ts, obeyed.epoch) != (last.sync_ts, last.epoch)
+        now, told = ((each.sync_ts, each.epoch, each.resolved_ts) for each in (obeyed, last))
+        return at != self.last or now != told
 
     async def durable(self, number: int) -> None:
         """Wait until the owner has saved it. Raises SupersededError where it saves nothing any more."""

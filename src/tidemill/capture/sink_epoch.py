@@ -23,7 +23,9 @@ class SinkEpoch:
 
     @property
     def obeyed(self) -> Obeyed:
-        return Obeyed(self._lane.progress.sync_ts, self._taken, self._lane.written_ts)
+        lane, progress = self._lane, self._lane.progress
+        resolved_ts = None if progress.together_ts is None else progress.frontier_ts
+        return Obeyed(progress.sync_ts, self._taken, lane.written_ts, resolved_ts)
 
     def obey(self, orders: Orders) -> None:
         self._wanted = max(self._wanted, orders.epoch)

@@ -223,4 +223,4 @@ def _latency(now: Status) -> str:
 
 
 def _aside(now: Status) -> str:
-    return f", {now.totals.undecodable:,} undecodable rows put aside" if now.totals.undecodable else ""
+    return f", {now.totals.undecodable:,} rows put aside" if now.totals.undecodable else ""

@@ -271,6 +271,8 @@ KEYS: Mapping[str, Key] = {
             ("read-timeout", duration_text, "read-timeout"),
             ("write-timeout", duration_text, "write-timeout"),
             ("output-raw-change-event", boolean, "output-raw-change-event"),
+            ("consistency", text, "consistency"),
+            ("on-too-large", text, "on-too-large"),
         )
     },
 }

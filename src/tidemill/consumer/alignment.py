@@ -7,12 +7,18 @@ for F. The highest of them is the partition's *frontier*. Above what has been wr
     rows           of each partition up to its own
 
 Rows of a table with several unique keys may meet across partitions: a late one could take the place of another that
-holds the same value by now. Where there are such tables, partitions go together also by rows.
+holds the same value by now. Where there are such tables, and whoever writes them does not tell of meetings, partitions
+go together also by rows.
 
 All stop at a DDL: rows up to it first, of all partitions; then the DDL, once; then the rest. An Admin event changes the
 number of partitions in use: rows up to its ts first, of all that were; then those that are. In between a row moves from
 one partition to another, so no partition passes its ts before. One that was added later cannot have seen the earlier
 ones: it has seen an epoch where the first that it has seen is that or a later one.
+
+A *meeting* at a ts: a value of a unique key passes from a row in one partition to a row in another. It holds back
+nobody up to there, and everybody beyond before all are there. What all partitions have resolved is written in the order
+of its ts whatever partition it is from, so meetings below the lowest frontier cost nothing; and none is needed where
+partitions go together.
 
 Partitions that are not in use may be read all the same, and speak; nobody waits for them.
 
@@ -122,6 +128,7 @@ class Alignment:
         self._frontier = dict(self.position.applied)
         self._pending: list[Due] = []  # in the order in which they run
         self._admins: dict[int, tuple[AdminSeen, Ts]] = {}  # by epoch, with where it cuts
+        self._meetings: set[Ts] = set()  # where not all have been
         self._epochs: dict[int, int] = {}  # by partition: the last epoch that it has seen
 
     @property
@@ -151,6 +158,7 @@ class Alignment:
     def hold_together(self) -> None:
         """From here on all partitions are written up to the same ts, also by rows: some may meet across partitions."""
         self._is_together = True
+        self._meetings.clear()
 
     # What the partitions say.
 
@@ -178,6 +186,14 @@ class Alignment:
         )
         self._epochs[partition] = max(self._epochs.get(partition, 0), seen.epoch)
         self._advance(partition, cut_ts)
+
+    def meet(self, ts: Ts) -> None:
+        """Whatever partition tells of it. It stands there before anything that resolves rows above it."""
+        if not self._is_together and ts > self.position.lowest_ts:
+            self._meetings.add(ts)
+
+    def is_met(self, ts: Ts) -> bool:
+        return ts not in self._meetings
 
     def _has_run(self, seen: DdlSeen) -> bool:
         at = self.position
@@ -207,10 +223,13 @@ class Alignment:
         if self._admins:
             stop_ts = min(stop_ts, self._admins[min(self._admins)][1])
         limits = {p: min(self.frontier_ts(p), stop_ts) for p in self.position.applied}
+        lowest_ts = min(limits.values(), default=NEVER)
         if self._is_together:
-            limits = dict.fromkeys(limits, min(limits.values(), default=NEVER))
+            limits = dict.fromkeys(limits, lowest_ts)
         elif self._ddls_in_first_only and 0 in limits:  # another cannot know what is behind a DDL
             limits = {p: min(ts, self._frontier[0]) for p, ts in limits.items()}
+        meeting_ts = min((ts for ts in self._meetings if ts >= lowest_ts), default=MAX_TS)
+        limits = {p: min(ts, meeting_ts) for p, ts in limits.items()}
         return {p: ts for p, ts in limits.items() if ts > self.position.applied[p]}
 
     # What has been done.
@@ -218,6 +237,7 @@ class Alignment:
     def written(self, to: Mapping[int, Ts]) -> None:
         applied = {p: max(ts, to.get(p, NEVER)) for p, ts in self.position.applied.items()}
         self.position = replace(self.position, applied=applied)
+        self._meetings = {ts for ts in self._meetings if ts > self.position.lowest_ts}
 
     def ran(self, due: Due) -> None:
         self._pending.remove(due)

@@ -8,13 +8,13 @@ So the statements are read. A table keeps its id through everything but TRUNCATE
 A table that no DDL has told of, since the topic begins behind it, is what its first rows say.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from tidemill.consumer.ddl import event_of
-from tidemill.consumer.tables import has_several_keys
+from tidemill.consumer.tables import Place, has_several_keys, table_place
 from tidemill.errors import CorruptDataError, SinkError
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.event import DdlSeen
@@ -48,8 +48,6 @@ _MOVING = frozenset(
     {ActionType.EXCHANGE_PARTITION, ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION}
 )
 
-Place = tuple[str, str]  # schema and table, in small letters
-
 
 @dataclass(frozen=True)
 class Catalog:
@@ -68,7 +66,7 @@ class Catalog:
         if not seen.schema:
             seen = replace(seen, schema=database(seen.query))
         event = event_of(seen, seq)
-        here = _place(seen.schema, seen.table)
+        here = table_place(seen.schema, seen.table)
         if event.type == ActionType.DROP_SCHEMA:
             gone = {place: info for place, info in self.tables.items() if place[0] == here[0]}
             return event, self._without(gone)
@@ -82,7 +80,7 @@ class Catalog:
             return replace(event, table_info=known or _bare(seen)), behind
         if event.type in _BACK:
             written = subject(seen.query)
-            was = _place(written[0] or seen.schema, written[1])
+            was = table_place(written[0] or seen.schema, written[1])
             found = self.dropped.get(was, self.dropped.get(here))
             if found is not None:
                 back = replace(found, schema=seen.schema, name=seen.table, version_ts=seen.ts)
@@ -99,12 +97,12 @@ class Catalog:
     def _create(
         self, event: DdlEvent, seen: DdlSeen, changes: Sequence[Change], like: tuple[str, str] | None
     ) -> tuple[DdlEvent, "Catalog"]:
-        here = _place(seen.schema, seen.table)
+        here = table_place(seen.schema, seen.table)
         maker = _Maker(self.next_id)
         columns: tuple[ColumnInfo, ...] = ()
         indexes: tuple[IndexInfo, ...] = ()
         if like is not None:
-            model = self.tables.get(_place(like[0] or seen.schema, like[1]))
+            model = self.tables.get(table_place(like[0] or seen.schema, like[1]))
             if model is not None:
                 columns = tuple(replace(c, id=maker.id()) for c in model.columns)
                 indexes = model.indexes
@@ -119,9 +117,9 @@ class Catalog:
 
     def _alter(self, event: DdlEvent, seen: DdlSeen) -> tuple[DdlEvent, "Catalog"]:
         written = subject(seen.query)
-        was = _place(written[0] or seen.schema, written[1]) if written[1] else _place(seen.schema, seen.table)
+        was = table_place(written[0] or seen.schema, written[1]) if written[1] else table_place(seen.schema, seen.table)
         if was not in self.tables:
-            was = _place(seen.schema, seen.table)
+            was = table_place(seen.schema, seen.table)
         before = self.tables.get(was)
         if before is None:
             if seen.table_info is not None:
@@ -131,7 +129,7 @@ class Catalog:
         self._refuse_unseen(event, before, changes)
         maker = _Maker(self.next_id)
         info = maker.told(maker.changed(replace(before, version_ts=seen.ts), changes), seen.table_info)
-        there = _place(info.schema, info.name)
+        there = table_place(info.schema, info.name)
         if there == was:
             info = replace(info, update_ts=seen.ts)
         kept = {place: table for place, table in self.tables.items() if place != was}
@@ -167,16 +165,15 @@ class Catalog:
         left = {place: info for place, info in self.tables.items() if place not in gone}
         return replace(self, tables=left, dropped={**self.dropped, **gone})
 
-    @property
-    def has_several_keys(self) -> bool:
-        """Whether some table has, so that its rows may meet across partitions."""
-        return any(has_several_keys(info) for info in self.tables.values())
+    def has_several_keys(self, places: Iterable[Place]) -> bool:
+        """Whether one of these tables has, so that its rows may meet across partitions."""
+        return any(has_several_keys(self.tables[place]) for place in places if place in self.tables)
 
     # What rows say.
 
     def form_of(self, seen: TableInfo, first_ts: Ts) -> tuple[TableInfo, "Catalog"]:
         """The table that rows are of whose messages say ``seen``, the first of them at ``first_ts``."""
-        here = _place(seen.schema, seen.name)
+        here = table_place(seen.schema, seen.name)
         known = self.tables.get(here)
         names = {column.name.lower() for column in known.columns} if known is not None else set()
         if known is not None and all(column.name.lower() in names for column in seen.stored_columns):
@@ -213,7 +210,7 @@ class Catalog:
         if document is None:
             return self
         tables, dropped = (
-            {_place(info.schema, info.name): info for info in map(table_of, document[name])}
+            {table_place(info.schema, info.name): info for info in map(table_of, document[name])}
             for name in ("tables", "dropped")
         )
         return replace(self, tables=tables, dropped=dropped, next_id=int(document["next_id"]))
@@ -296,10 +293,6 @@ class _Maker:
             case MovesRows():
                 return info
         return _recolumned(info, columns, {})
-
-
-def _place(schema: str, table: str) -> Place:
-    return schema.lower(), table.lower()
 
 
 def _bare(seen: DdlSeen, *, is_view: bool = False) -> TableInfo:

@@ -5,7 +5,7 @@
 
 Messages are read on while a batch is being written. The state is saved once the sink has a batch; it says up to where
 each partition is written, and from which message on it has to be read again. So whatever dies, nothing is lost, and
-what comes twice is written once.
+what comes twice is written once. The next batch begins right behind that; its thread tells readers of the one before.
 """
 
 import threading
@@ -50,7 +50,8 @@ log = get_logger("consumer")
 
 _MESSAGES_A_POLL = 20_000
 _POLL_SECONDS = 0.05
-_MOST_ROWS = 100_000  # of a batch; all of one transaction in any case
+# Of a batch; all of one transaction in any case. What is one transaction downstream is kept smaller.
+_MOST_ROWS = {Consistency.TRANSACTION: 100_000, Consistency.ROW: 400_000}
 _DDLS_IN_FIRST_ONLY = frozenset({"canal-json", "canal"})
 _LOOK_SECONDS = 30.0  # how often the topic is asked how many partitions it has
 _IDLE_SAVE_SECONDS = 2.0  # how often a position that moves without rows is written down
@@ -101,6 +102,7 @@ class Consume:
         self._saved_at = self._looked_at = SYSTEM_CLOCK.monotonic()
         self._stopping = threading.Event()
         self._is_open = False
+        self._is_untold = False  # readers have not heard of what was saved last
         self._ddls = 0
         self._listening: Listening | None = None
         self._applying: Applying | None = None
@@ -129,7 +131,9 @@ class Consume:
             ddls_in_first_only=self._kafka.protocol.name in _DDLS_IN_FIRST_ONLY,
         )  # fmt: skip
         self._staging = Staging(self._dir.staged)
-        self._intake = Intake(self._kafka, self._tables, self._alignment, self._staging, state.schemas)
+        self._intake = Intake(
+            self._kafka, self._tables, self._alignment, self._staging, state.schemas, state.meeting
+        )  # fmt: skip
         number = int.from_bytes(sha256(cluster_id.encode()).digest()[:7])  # sinks know clusters by numbers
         named = self._sink_options.named(self._dir.consumer_id(), number)
         options, at_ts = self._options, state.position.lowest_ts
@@ -193,8 +197,11 @@ class Consume:
 
     def drain(self) -> None:
         """Wait for what is under way. ``StoppedError`` where it was given up."""
-        while self._doing is not None:
-            self._settle(self._doing)
+        while self._doing is not None or self._is_untold:
+            if self._doing is None:
+                self._do(self._sink.publish)
+            else:
+                self._settle(self._doing)
 
     def close(self) -> None:
         self.stop()
@@ -216,13 +223,13 @@ class Consume:
             self._look_for_more()
         for heard in self._listening.poll(_MESSAGES_A_POLL, _POLL_SECONDS):
             self._intake.take(heard)
-        if self._intake.needs_togetherness or self._catalog.has_several_keys:
-            self._alignment.hold_together()
         if self._doing is not None:
             if not self._doing.done():
                 self._hold_back()
                 return
             self._settle(self._doing)
+        if self._intake.needs_togetherness or self._catalog.has_several_keys(self._intake.silent):
+            self._alignment.hold_together()
         if self._doing is None and not self._stopping.is_set():
             self._begin()
         self._hold_back()
@@ -235,7 +242,7 @@ class Consume:
 
     def is_at(self, ts: Ts) -> bool:
         """Whether everything up to ``ts`` is written, its DDLs included, and nothing is under way."""
-        is_idle = self._doing is None and self._alignment.position.lowest_ts >= ts
+        is_idle = self._doing is None and not self._is_untold and self._alignment.position.lowest_ts >= ts
         return is_idle and all(due.ddl.ts > ts for due in self._alignment.pending)
 
     def status(self) -> ConsumerStatus:
@@ -274,39 +281,52 @@ class Consume:
     # What is done about it, beside. Only this thread looks at the alignment and the staged rows.
 
     def _begin(self) -> None:
+        while self._doing is None and self._step():
+            pass
+        is_due = SYSTEM_CLOCK.monotonic() - self._saved_at >= _IDLE_SAVE_SECONDS
+        if self._doing is None and is_due and self._alignment.position != self.state.position:
+            self._save(None, 0)
+        if self._doing is None and self._is_untold:
+            self._do(self._sink.publish)
+
+    def _step(self) -> bool:
+        """Whether there was anything to do."""
         match self._alignment.step():
             case Write(to):
-                applied = self._alignment.position.applied
+                applied, how = self._alignment.position.applied, self._options.consistency
                 windows = {p: (applied[p], ts) for p, ts in to.items()}
-                is_whole = self._options.consistency is Consistency.TRANSACTION
-                plan = self._staging.plan(windows, _MOST_ROWS, is_whole=is_whole)
+                is_whole = how is Consistency.TRANSACTION
+                plan = self._staging.plan(windows, _MOST_ROWS[how], is_whole=is_whole)
                 if plan.parts:
-                    self._do(self._write, self._formed(plan))
+                    self._do(self._write, self._formed(plan), self._is_untold)
                 else:
                     self._alignment.written(plan.to)
+                return bool(plan.to)
+            case RunDdl() if self._is_untold:
+                self._do(self._sink.publish)
             case RunDdl(due, nth):
                 self._begin_ddl(due, nth)
             case Repartition(admin):
                 self._repartition(admin)
             case None:
-                pass
-        is_due = SYSTEM_CLOCK.monotonic() - self._saved_at >= _IDLE_SAVE_SECONDS
-        if self._doing is None and is_due and self._alignment.position != self.state.position:
-            self._save(None, 0)
-            self._do(self._sink.publish)
+                return False
+        return True
 
     def _do(self, work: Callable[..., "Finish | None"], *given: Any) -> None:
+        """Readers are told by it, where they have to be."""
+        self._is_untold = False
         self._doing = self._thread.submit(work, *given)
 
-    def _write(self, plan: Plan) -> "Finish":
-        """Beside: returns what is left to do here."""
+    def _write(self, plan: Plan, is_untold: bool) -> "Finish":
+        """Beside: returns what is left to do here. First readers hear of the batch before, where they have not yet."""
+        if is_untold:
+            self._sink.publish()
         written = self._sink.write(plan, f"{plan.rows:,} rows of {self._kafka.topic}")
 
         def finish() -> None:
             sink_state = self._sink.take(written)
             self._alignment.written(plan.to)
             self._save(sink_state, written.rows)
-            self._do(self._sink.publish)
 
         return finish
 
@@ -361,11 +381,13 @@ class Consume:
             sink_state=self.state.sink_state if sink_state is None else sink_state,
             catalog=self._catalog.document,
             schemas=self._intake.schemas,
+            meeting=self._intake.meeting,
         )
         self._dir.save(self.state)
         assert self._listening is not None
         self._listening.tell(self.state.offsets)
         self._sink.saved(position.lowest_ts, self.state.sink_state)
+        self._is_untold = True
         self._saved_at = SYSTEM_CLOCK.monotonic()
         self._staging.release({p: self._alignment.applied_ts(p) for p in self._intake.partitions})
 

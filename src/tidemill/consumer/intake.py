@@ -4,6 +4,9 @@
                                       ├─ marks ─────────────► alignment
                                       └─ cannot be read yet ─► kept here, in front of what its partition says next
 
+Whoever writes a table may tell where its rows meet, from before the first of them on. Of rows of other tables it is
+not known, so partitions have to go together where such a table has several unique keys.
+
 Rows of some protocols need a schema that comes by a message of its own. Until it is there, nothing behind them counts:
 a resolved-ts behind a row that nobody can read yet promises nothing of it.
 """
@@ -17,7 +20,7 @@ from tidemill.consumer.alignment import Alignment, DdlNumbers, Position
 from tidemill.consumer.claims import Claims
 from tidemill.consumer.listening import Heard
 from tidemill.consumer.staging import Staging, cut
-from tidemill.consumer.tables import Tables, has_several_keys
+from tidemill.consumer.tables import Place, Tables, has_several_keys, table_place
 from tidemill.errors import CorruptDataError, UpstreamError
 from tidemill.flow.encoder.simple import Simple
 from tidemill.flow.reader import Events, Reader, Received, RowsSeen
@@ -25,9 +28,9 @@ from tidemill.flow.reader.compression import Compression
 from tidemill.flow.reader.registry import reader_for
 from tidemill.flow.reader.simple import SimpleReader
 from tidemill.flow.reader.simple_schema import SchemasSeen
-from tidemill.model.event import AdminSeen, DdlSeen, Mark, ResolvedSeen, Unreadable
+from tidemill.model.event import AdminSeen, DdlSeen, Mark, MeetSeen, ResolvedSeen, Unreadable
 from tidemill.model.table import TableInfo
-from tidemill.model.ts import Ts
+from tidemill.model.ts import MAX_TS, Ts
 from tidemill.sinks.kafka import KafkaOptions
 
 _MOST_WAITING_BYTES = 256 << 20
@@ -39,7 +42,7 @@ class _Partition:
     next_offset: int
     waiting: list[tuple[int, bytes | None, bytes | None]] = field(default_factory=list)  # offset, key and value
     marks: list[tuple[int, Mark]] = field(default_factory=list)  # behind the first of them, with their offsets
-    unsettled: list[tuple[int, DdlSeen | AdminSeen]] = field(default_factory=list)  # not done yet
+    unsettled: list[tuple[int, DdlSeen | AdminSeen | MeetSeen]] = field(default_factory=list)  # not done yet
 
 
 class Intake:
@@ -52,15 +55,19 @@ class Intake:
         alignment: Alignment,
         staging: Staging,
         schemas: Iterable[TableInfo] = (),
+        meeting: Iterable[Place] = (),
     ) -> None:
-        """``schemas``: those that messages of earlier runs have told of."""
+        """``schemas``: those that messages of earlier runs have told of. ``meeting``: tables of whose meetings they
+        have told."""
         self._kafka = kafka
         self._tables, self._alignment, self._staging = tables, alignment, staging
         self._schemas = SchemasSeen(schemas)
         self._claims = Claims(kafka.protocol)
         self._numbers = DdlNumbers()
         self._parts: dict[int, _Partition] = {}
-        self.needs_togetherness = False  # a table has been seen whose rows may meet across partitions
+        self._meeting = set(meeting)
+        self.silent = set[Place]()  # other tables with rows
+        self.needs_togetherness = False  # one of those has several unique keys, as its rows tell
 
     @property
     def partitions(self) -> Collection[int]:
@@ -70,6 +77,11 @@ class Intake:
     def schemas(self) -> tuple[TableInfo, ...]:
         """What a later run has to know, since their messages may not come again."""
         return self._schemas.tables
+
+    @property
+    def meeting(self) -> frozenset[Place]:
+        """Tables of whose meetings messages tell."""
+        return frozenset(self._meeting)
 
     def listen(self, positions: Mapping[int, int]) -> None:
         """To these partitions, each from its offset on. One that is known goes on where it is."""
@@ -97,6 +109,7 @@ class Intake:
         events = part.reader.read(received)
         part.waiting = [_message(received, offsets, place) for place in events.waiting]
         self._bound(heard.partition, part)
+        self._note_meetings(events)
         rows = self._without_cut(heard.partition, events)
         known = [self._known(each, heard.partition, part.reader, offsets) for each in rows]
         self._staging.add(heard.partition, offsets[0], known, self._alignment.applied_ts(heard.partition))
@@ -119,11 +132,17 @@ class Intake:
         """Where reading begins again: at the first message that has something that was not done."""
         part = self._parts[partition]
         pending = {due.ddl.ts for due in self._alignment.pending}
-        part.unsettled = [
-            (offset, mark)
-            for offset, mark in part.unsettled
-            if (mark.epoch > position.epoch if isinstance(mark, AdminSeen) else mark.ts in pending)
-        ]
+
+        def is_left(mark: DdlSeen | AdminSeen | MeetSeen) -> bool:
+            match mark:
+                case AdminSeen():
+                    return mark.epoch > position.epoch
+                case MeetSeen():
+                    return not self._alignment.is_met(mark.ts)
+                case DdlSeen():
+                    return mark.ts in pending
+
+        part.unsettled = [(offset, mark) for offset, mark in part.unsettled if is_left(mark)]
         staged = self._staging.oldest_offset(partition, self._alignment.applied_ts(partition))
         first = [part.next_offset, *(offset for offset, _ in (*part.unsettled, *part.marks))]
         first += [offset for offset, _, _ in part.waiting[:1]]
@@ -138,6 +157,18 @@ class Intake:
                 "send-bootstrap-interval-in-sec and send-bootstrap-in-msg-count must not be 0 where the topic is "
                 "written. Then start again."
             )
+
+    def _note_meetings(self, events: Events) -> None:
+        """Which tables have rows that nobody told of meetings before."""
+        told: dict[Place, int] = {}
+        for place, mark in events.marks:
+            if isinstance(mark, MeetSeen):
+                told.setdefault(table_place(mark.schema, mark.table), place)
+        for seen in events.rows:
+            name = table_place(seen.rows.table.schema, seen.rows.table.name)
+            if len(seen.rows) and name not in self._meeting and int(seen.message.min()) < told.get(name, MAX_TS):
+                self.silent.add(name)
+        self._meeting |= told.keys() - self.silent
 
     def _without_cut(self, partition: int, events: Events) -> Sequence[RowsSeen]:
         """The rows but for those before an Admin event and above its cut: they come again by the new dispatch."""
@@ -160,7 +191,8 @@ class Intake:
                 f"a row of {table.full_name}. Raise max-message-bytes where the topic is written, or keep large "
                 "messages by claim-check; then write it anew."
             )
-        self.needs_togetherness |= has_several_keys(table)
+        if table_place(table.schema, table.name) in self.silent:
+            self.needs_togetherness |= has_several_keys(table)
         return replace(seen, rows=replace(seen.rows, table=table, physical_id=table.id))
 
     def _claimed(self, seen: RowsSeen, partition: int, reader: Reader, offsets: Sequence[int]) -> RowsSeen:
@@ -186,6 +218,9 @@ class Intake:
                 part.unsettled.append((offset, mark))
             case AdminSeen():
                 self._alignment.admit(partition, mark)
+                part.unsettled.append((offset, mark))
+            case MeetSeen():
+                self._alignment.meet(mark.ts)
                 part.unsettled.append((offset, mark))
             case Unreadable(why):
                 raise CorruptDataError(

@@ -17,6 +17,7 @@ import orjson
 
 from tidemill.consumer.alignment import NEVER, Position
 from tidemill.consumer.catalog import document_of, table_of
+from tidemill.consumer.tables import Place
 from tidemill.errors import DataDirError
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
@@ -38,6 +39,7 @@ class ConsumerState:
     sink_state: dict[str, Any] | None = None
     catalog: dict[str, Any] | None = None  # tables as DDLs have made them
     schemas: tuple[TableInfo, ...] = ()  # that messages have told of, where rows need them
+    meeting: frozenset[Place] = frozenset()  # tables of whose meetings they have told
 
 
 class ConsumerDir:
@@ -127,6 +129,7 @@ class ConsumerDir:
             "sink_state": state.sink_state,
             "catalog": state.catalog,
             "schemas": [document_of(table) for table in state.schemas],
+            "meeting": sorted(state.meeting),
         }
         self._write(self.path / "consumer.json", orjson.dumps(document))
 
@@ -157,4 +160,5 @@ def _read(document: dict[str, Any]) -> ConsumerState:
         document["sink_state"],
         document.get("catalog"),
         tuple(map(table_of, document.get("schemas", ()))),
+        frozenset((str(schema), str(table)) for schema, table in document.get("meeting", ())),
     )

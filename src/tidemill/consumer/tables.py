@@ -9,6 +9,8 @@ from dataclasses import replace
 
 from tidemill.model.table import ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 
+Place = tuple[str, str]  # schema and table, in small letters
+
 _FIRST_ID = 1
 
 
@@ -39,6 +41,11 @@ class Tables:
 
     def _id(self, name: str) -> int:
         return self.ids.setdefault(name, _FIRST_ID + len(self.ids))
+
+
+def table_place(schema: str, table: str) -> Place:
+    """Names are told apart as upstream does: in small letters."""
+    return schema.lower(), table.lower()
 
 
 def has_several_keys(table: TableInfo) -> bool:

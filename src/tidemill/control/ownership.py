@@ -33,6 +33,8 @@ class Ownership:
     in_transit: Mapping[int, Ts] = field(default_factory=dict)  # physical ids that no processor has
     target_ts: Ts | None = None
     orders_ddls: bool = False  # each runs behind every row before it, of whatever table
+    is_together: bool = False  # no processor passes what others have not resolved
+    resolved: Mapping[str, Ts] = field(default_factory=dict)  # of each processor's tables, as far as it has said
     sync_ts: Ts | None = None  # where the sink wants to be told that everything is there, and nothing beyond
     is_ddl_running: bool = False
     is_syncing: bool = False
@@ -47,6 +49,14 @@ class Ownership:
     def base_ts(self) -> Ts:
         """Where most tables are, of the processor that is furthest behind."""
         return Ts(min((at.base_ts for at in self.at.values()), default=MAX_TS))
+
+    @property
+    def resolved_ts(self) -> Ts | None:
+        """Up to here all tables are resolved, wherever they are; None: nobody waits for others, or there are none."""
+        if not self.is_together or (len(self.at) < 2 and not self.in_transit):
+            return None
+        known = (max(self.resolved.get(name, Ts(0)), at.lowest_ts) for name, at in self.at.items())
+        return Ts(min((*known, *self.in_transit.values())))
 
     @property
     def checkpoint_ts(self) -> Ts:
@@ -115,6 +125,12 @@ def reported(owned: Ownership, processor: str, at: Checkpoints) -> Ownership:
     return _settled(replace(owned, at={**owned.at, processor: at}))
 
 
+def resolved(owned: Ownership, processor: str, ts: Ts | None) -> Ownership:
+    """A processor has said how far its tables are resolved; None: it does not say."""
+    others = {name: each for name, each in owned.resolved.items() if name != processor}
+    return replace(owned, resolved=others if ts is None else {**others, processor: ts})
+
+
 def accepted(owned: Ownership, processor: str, at: Checkpoints, ids: Iterable[int] = ()) -> Ownership:
     """A processor has come, or has taken tables over: ``at`` is where all of its tables are; ``ids``: the new ones."""
     here = frozenset(ids)
@@ -129,7 +145,8 @@ def given_up(owned: Ownership, processor: str, at: Checkpoints, gone: Mapping[in
 
 def left(owned: Ownership, processor: str) -> Ownership:
     """A processor that has no tables any more."""
-    return replace(owned, at={name: at for name, at in owned.at.items() if name != processor})
+    others = replace(owned, at={name: at for name, at in owned.at.items() if name != processor})
+    return resolved(others, processor, None)
 
 
 def learned(owned: Ownership, schema_ts: Ts, barriers: Barriers) -> Ownership:

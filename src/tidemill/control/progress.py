@@ -1,7 +1,8 @@
 """How far a processor is with its tables, and what it may do next. Pure: state in, decision out.
 
 Some things hold all tables back: the frontier (what the upstream has promised), the schema's own resolved-ts (what is
-known of DDL), a sync point of the sink, the target where the changefeed ends. The lowest of them is the limit.
+known of DDL), a sync point of the sink, the target where the changefeed ends; and where processors do not pass each
+other, what those that are behind have resolved. The lowest of them is the limit.
 
 A DDL holds back only the physical tables that it touches, before or after: its barrier. They stop at its ts F; once
 every row of theirs with commit-ts ≤ F is durable, the owner runs it (``control.ownership``) and says so by ``ddl_ts``.
@@ -35,6 +36,7 @@ class Progress:
     in_flight: Extent | None = None  # the batch that Spark is working on
     sync_ts: Ts | None = None  # where the sink wants to be told that everything is there, and nothing beyond
     hold_ts: Ts | None = None  # where tables are waited for that are to join these
+    together_ts: Ts | None = None  # up to where the tables of all processors are resolved, where these wait for that
     is_stopping: bool = False
     is_paused: bool = False  # tables are about to come or go, which they do between batches
     waiting: frozenset[int] = frozenset()  # physical ids that may not move yet, although no barrier holds them
@@ -42,8 +44,12 @@ class Progress:
     @property
     def limit_ts(self) -> Ts:
         """The highest ts that any checkpoint may reach for now."""
-        ends = [self.frontier_ts, self.schema_ts, self.sync_ts, self.target_ts, self.hold_ts]
+        ends = [self._resolved_ts, self.sync_ts, self.target_ts, self.hold_ts]
         return Ts(min(MAX_TS if end is None else end for end in ends))
+
+    @property
+    def _resolved_ts(self) -> Ts:
+        return min(self.frontier_ts, self.schema_ts, MAX_TS if self.together_ts is None else self.together_ts)
 
     @property
     def reach(self) -> Extent:
@@ -58,7 +64,7 @@ class Progress:
         first = self.barriers.first
         if first is not None and first.ts <= self.limit_ts and not is_at(self.at, first):
             return True
-        return self.limit_ts < min(self.frontier_ts, self.schema_ts)
+        return self.limit_ts < self._resolved_ts
 
     @property
     def is_finished(self) -> bool:

@@ -102,7 +102,8 @@ class Pipeline:
         seen, began = _Seen(), SYSTEM_CLOCK.monotonic()
         receipt = unit.target.write(self._rows(unit, seen))
         seconds = SYSTEM_CLOCK.monotonic() - began
-        return replace(receipt, seconds=seconds, first_ts=seen.first_ts, aside=tuple(dict.fromkeys(seen.aside)))
+        aside = tuple(dict.fromkeys((*seen.aside, *receipt.aside)))
+        return replace(receipt, seconds=seconds, first_ts=seen.first_ts, aside=aside)
 
     def _rows(self, unit: Unit, seen: "_Seen") -> Iterator[RowBatch | LargeRows]:
         """Those that go out. What cannot be decoded is put aside, where the changefeed wants that."""

@@ -43,10 +43,20 @@ class AdminSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class MeetSeen:
+    """No reader of any partition goes on above ``ts`` before all of them are there. It says nothing of what is still to
+    come below. Whoever writes the table's rows tells of each such ts, from before the first of them on."""
+
+    ts: Ts
+    schema: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """Bytes that are no message of the protocol. ``why`` names no value of a row."""
 
     why: str
 
 
-Mark = DdlSeen | ResolvedSeen | AdminSeen | Unreadable
+Mark = DdlSeen | ResolvedSeen | AdminSeen | MeetSeen | Unreadable

@@ -41,7 +41,8 @@ EVERYTHING = Assignment(is_rest=True)
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """``ddl_ts``: every DDL up to here has run downstream. Nothing may pass ``sync_ts`` or ``target_ts``.
+    """``ddl_ts``: every DDL up to here has run downstream. Nothing may pass ``sync_ts``, ``target_ts`` or
+    ``resolved_ts``, up to where all processors have resolved their tables; None: nobody waits for others.
     ``saved``: of each processor, the number of its last report that is durable. ``epoch``: of the sink; writers take it
     on before they write again. ``term``: the owner's in the sink, for writers that begin."""
 
@@ -53,16 +54,19 @@ class Orders:
     saved: Mapping[str, int] = field(default_factory=dict)
     epoch: int = 0
     term: str = ""
+    resolved_ts: Ts | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Obeyed:
     """What a processor goes by when it reports. Above ``sync_ts`` it begins nothing; its writer is in the sink's
-    ``epoch``; up to ``written_ts`` changes of its tables may have been written, by whomever."""
+    ``epoch``; up to ``written_ts`` changes of its tables may have been written, by whomever. Where others wait for it,
+    its tables are resolved up to ``resolved_ts``."""
 
     sync_ts: Ts | None = None
     epoch: int = 0
     written_ts: Ts | None = None
+    resolved_ts: Ts | None = None
 
 
 @dataclass(frozen=True, slots=True)

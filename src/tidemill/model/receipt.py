@@ -9,7 +9,8 @@ import orjson
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
-    """One change that its table's schema does not explain, as it came. Small and picklable."""
+    """One change that did not go out. One that its table's schema does not explain is as it came; of one that is too
+    large for a message, ``key`` and ``value`` are those of the message. Picklable."""
 
     table: str
     physical_id: int
@@ -55,4 +56,4 @@ class Receipt:
     detail: Mapping[str, Any] = field(default_factory=dict)  # what the sink itself wants to hear, as JSON has it
     seconds: float = 0.0  # that its task worked on it
     first_ts: int = 0  # the commit-ts of the first row; 0: there was none
-    aside: tuple[Undecodable, ...] = ()  # changes that could not be decoded and were left out
+    aside: tuple[Undecodable, ...] = ()  # changes that were left out

@@ -66,6 +66,7 @@ class Traits:
     copies_at_once: bool = False  # an initial copy of a table has to come in one unit
     sharing: SharingRule = Sharing.NEVER
     orders_ddls: bool = False  # no row of any table may come for the first time behind a later DDL
+    is_together: bool = False  # no row goes out that other processors may still have to resolve a lower ts for
     publish_interval_seconds: float = 0.0  # minimum time between two checkpoints that readers are told of
     least_sharers: int = 2  # tasks; each share reads all, so where reading is much of the work, few gain nothing
 

@@ -14,6 +14,7 @@ from tests.flow.encoder.samples import BUILT_MS, COMMIT_TS, FIRST, ITEM, SECOND,
 from tests.flow.encoder.test_histories import NAMES, batches
 from tests.flow.reader.plain import all_changes, changes, received, sent, sent_alone
 from tests.flow.reader.rows import EVERY_TYPE, any_row
+from tests.flow.reader.simple_avro_schema import SCHEMA
 from tests.flow.schema.stores import fed_store
 from tests.fuzz.mutate import mutated
 from tests.histories import load
@@ -26,63 +27,6 @@ from tidemill.model.row import RowBatch
 from tidemill.model.ts import Ts
 
 AVRO = Simple(encoding_format=Format.AVRO).of_changefeed("UTC")
-SPACE = "com.pingcap.simple.avro"
-
-
-def record(called: str, /, **fields: Any) -> dict[str, Any]:
-    found = [{"name": each, "type": kind} for each, kind in fields.items()]
-    return {"type": "record", "name": called, "namespace": SPACE, "fields": found}
-
-
-def maybe(kind: Any) -> list[Any]:
-    return ["null", kind]
-
-
-def enum(name: str, *words: str) -> dict[str, Any]:
-    return {"type": "enum", "name": name, "symbols": list(words)}
-
-
-VALUES = {
-    "type": "map",
-    "values": ["null", "long", "float", "double", "string", "bytes", "Timestamp", "UnsignedBigint"],
-}
-WORDS = ("CREATE", "ALTER", "ERASE", "RENAME", "TRUNCATE", "CINDEX", "DINDEX", "QUERY")
-SCHEMA = fastavro.parse_schema(
-    [
-        record(
-            "DataType", mysqlType="string", charset="string", collate="string", length="long", decimal=maybe("int"),
-            elements=maybe({"type": "array", "items": "string"}), unsigned=maybe("boolean"), zerofill=maybe("boolean"),
-        ),
-        record("ColumnSchema", name="string", dataType="DataType", nullable="boolean", default=maybe("string")),
-        record(
-            "IndexSchema", name="string", unique="boolean", primary="boolean", nullable="boolean",
-            columns={"type": "array", "items": "string"},
-        ),
-        record(
-            "TableSchema", database="string", table="string", tableID="long", version="long",
-            columns={"type": "array", "items": "ColumnSchema"}, indexes={"type": "array", "items": "IndexSchema"},
-        ),
-        record("Checksum", version="int", corrupted="boolean", current="long", previous="long"),
-        record("Watermark", version="int", commitTs="long", buildTs="long"),
-        record("Bootstrap", version="int", buildTs="long", tableSchema="TableSchema"),
-        record(
-            "DDL", version="int", type=enum("DDLType", *WORDS), sql="string", commitTs="long", buildTs="long",
-            tableSchema=maybe("TableSchema"), preTableSchema=maybe("TableSchema"),
-        ),
-        record("Timestamp", location="string", value="string"),
-        record("UnsignedBigint", value="long"),
-        record(
-            "DML", version="int", database="string", table="string", tableID="long",
-            type=enum("DMLType", "INSERT", "UPDATE", "DELETE"), commitTs="long", buildTs="long", schemaVersion="long",
-            claimCheckLocation=maybe("string"), handleKeyOnly=maybe("boolean"), checksum=maybe("Checksum"),
-            data=maybe(VALUES), old=maybe(VALUES),
-        ),
-        record(
-            "Message", type=enum("MessageType", "WATERMARK", "BOOTSTRAP", "DDL", "DML"),
-            payload=["Watermark", "Bootstrap", "DDL", "DML"],
-        ),
-    ]
-)  # fmt: skip
 
 
 def decoded(message: bytes) -> Any:

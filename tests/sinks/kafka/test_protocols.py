@@ -14,6 +14,7 @@ from tests.flow.reader.rows import EVERY_TYPE
 from tests.kafka import Broker
 from tests.sinks.kafka.feed import BY_KEY, Feed
 from tidemill.errors import SinkError
+from tidemill.flow.deadletter import quarantine, read_quarantine
 from tidemill.flow.encoder import Avro
 from tidemill.flow.reader import Events
 from tidemill.flow.reader.registry import reader_for
@@ -187,6 +188,32 @@ def unpacked(content: bytes) -> tuple[bytes | None, bytes]:
     said = json.loads(content)
     key = said["key"]
     return None if key is None else base64.b64decode(key), base64.b64decode(said["value"])
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    ["open-protocol", "canal-json&enable-tidb-extension=true", "simple", "debezium"],
+)
+def test_rows_too_large_are_put_aside_whole_and_the_others_go_out(
+    broker: Broker, topic: str, tmp_path: Path, protocol: str
+) -> None:
+    feed = Feed(broker.uri(topic, f"protocol={protocol}&max-message-bytes=3000&on-too-large=quarantine"))
+    rows = sample(ITEM, (None, FIRST), (None, LARGE), (LARGE, SECOND), (SECOND, None))
+    feed.owner.know([ITEM])
+    receipt = feed.target(END, ITEM).write(iter([rows]))
+    assert receipt.rows == 2
+    quarantine(tmp_path / "undecodable", lambda table: Ts(COMMIT_TS + END), receipt.aside)
+    aside = read_quarantine(tmp_path / "undecodable")
+    assert [(each.table, each.commit_ts) for each in aside] == [("shop.item", COMMIT_TS + n) for n in (1, 2)]
+    assert all("bytes, more than topic" in each.reason for each in aside)
+    reader = reader_for(feed.options.protocol)
+    schemas = [m.value for part in broker.messages(topic) for m in part if b"BOOTSTRAP" in (m.value or b"")]
+    held = reader.read(received(*((None, each) for each in schemas), *((e.key or None, e.value) for e in aside)))
+    notes = [{image["note"] for image in (old, new) if image} for _, old, new in all_changes(held)]
+    assert [LARGE["note"] in each for each in notes] == [True, True]
+    feed.saved = feed.owner.take(feed.writer.commit(Ts(COMMIT_TS + END), [receipt]))
+    found = rows_heard(heard(broker, feed, topic))
+    assert sorted(ts - COMMIT_TS for ts, _, _ in found) == [0, 3]
 
 
 def test_a_place_for_large_messages_that_cannot_be_written_stops_the_changefeed(

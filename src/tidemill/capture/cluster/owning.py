@@ -123,7 +123,8 @@ class OwnedFeed:
         opened = self._opened = await self._opening.run(self._pd)
         owner = ChangefeedOwner(
             opened.feed, opened.sink, opened.state, self._states, target_ts=opened.target_ts,
-            config=self._options.config, orders_ddls=self.downstream.traits.orders_ddls, clock=self._clock,
+            config=self._options.config, orders_ddls=self.downstream.traits.orders_ddls,
+            is_together=self.downstream.traits.is_together, clock=self._clock,
         )  # fmt: skip
         owner.left_out.note(opened.feed.store.tables())
         self.owner = owner

@@ -1,12 +1,13 @@
-"""Rows that share a value of a unique key stay together; all others may part.
+"""Where rows that are spread by their row key meet in another unique key, readers have to meet as well.
 
-    rows ── key_hashes ──► (row, key) ── components ──► Conflicts: a partition for each, and whether readers must meet
+    rows ── key_hashes ──► the keys of each change ── Crossings ──► the ts at which readers meet
 
-Within some rows, what shares a value of any unique key, old or new, directly or through others, is a component and goes
-to one partition, in its order. Between such portions a key may have been elsewhere: as long as a component's keys were
-seen in one partition only, it goes there; where they were seen in two, the readers of all partitions have to meet
-before these rows, and from there on nothing is remembered. Keys are told apart by 64 bits: two that share a hash count
-as one, which costs an order that nobody needed. Pure, and the same for the same rows. Runs on executors.
+All changes of a row go to one partition, whatever batches they come in. But a value of another unique key may pass from
+one row to another, in another partition. A reader that is further in the one than in the other could take the old
+owner's changes for newer ones. So before a change of a key that has been seen in another partition since readers met
+last, they meet: at the ts below it. Of changes with one ts none is before the other, so they need no meeting between
+them, but whatever follows does. Keys are told apart by 64 bits: two that share a hash count as one, which costs a
+meeting that nobody needed. Pure. Runs on executors.
 """
 
 from dataclasses import dataclass, field
@@ -22,13 +23,15 @@ from tidemill.columnar.row_hashes import row_hashes
 from tidemill.errors import ConfigError
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.table import ColumnInfo, IndexColumn, TableInfo
+from tidemill.model.ts import Ts
 
 Hashes = npt.NDArray[np.uint64]
 Partitions = npt.NDArray[np.int32]
+Stamps = npt.NDArray[np.uint64]
 NO_KEY = 0  # in place of a hash: a NULL is in nobody's way
 MOST_KEYS = 1 << 20  # that are remembered; beyond, readers meet
 
-_UNSEEN, _CROSSES = -1, -2
+_UNSEEN, _CROSSED = -1, -2
 _SEED = 0x9E3779B97F4A7C15
 
 
@@ -89,100 +92,67 @@ def _loose(column: ColumnInfo, values: pa.Array, prefix: int) -> pa.Array:
     return pc.utf8_rtrim(values, " ")  # it pads
 
 
-def components(hashes: Hashes) -> Longs:
-    """The component of each row, named by its first row."""
-    _, numbers = np.unique(hashes, return_inverse=True)
-    parent = np.arange(len(hashes), dtype=np.int64)
-    _unite(parent, np.ascontiguousarray(hashes), numbers.reshape(hashes.shape).astype(np.int64))
-    return parent
-
-
 @kernel
-def _root(parent: Longs, row: int) -> int:
-    while parent[row] != row:
-        parent[row] = parent[parent[row]]
-        row = parent[row]
-    return row
-
-
-@kernel
-def _unite(parent: Longs, hashes: Any, numbers: Longs) -> None:
-    first = np.full(hashes.size, -1, np.int64)  # by number of a key
-    for row in range(hashes.shape[0]):
-        for place in range(hashes.shape[1]):
-            if hashes[row, place] == NO_KEY:
-                continue
-            number = numbers[row, place]
-            if first[number] < 0:
-                first[number] = row
-                continue
-            a, b = _root(parent, row), _root(parent, first[number])
-            if a < b:
-                parent[b] = a
-            elif b < a:
-                parent[a] = b
-    for row in range(len(parent)):
-        parent[row] = parent[parent[row]]  # a parent stands before, so it is a root already
-
-
-@kernel
-def _seen_by(component: Longs, hashes: Any, seen: Any, found: Any) -> None:
-    """Of each component, at its first row: where its keys were seen."""
-    for row in range(hashes.shape[0]):
-        at = component[row]
-        for place in range(hashes.shape[1]):
-            where = seen[row, place]
-            if hashes[row, place] == NO_KEY or where == _UNSEEN or where == found[at]:
-                continue
-            found[at] = where if found[at] == _UNSEEN else _CROSSES
+def _cross(numbers: Longs, partitions: Any, stamps: Any, where: Any, since: Any, met: Any, continues: bool) -> int:
+    """``numbers`` are those of keys, -1: none. ``where`` each was seen, in the stretch ``since``; that at hand is
+    returned. ``met`` becomes true of the first change behind each meeting. ``continues``: the first ts has been seen
+    before."""
+    stretch, first, rows, width = 0, 0, numbers.shape[0], numbers.shape[1]
+    while first < rows:
+        end = first
+        crosses = False
+        while end < rows and stamps[end] == stamps[first]:
+            for place in range(width):
+                key = numbers[end, place]
+                if key >= 0 and since[key] == stretch and where[key] != partitions[end]:
+                    crosses = True
+            end += 1
+        if crosses:
+            met[first] = True
+            if first > 0 or not continues:
+                stretch += 1
+        for row in range(first, end):
+            for place in range(width):
+                key = numbers[row, place]
+                if key < 0:
+                    continue
+                if since[key] != stretch:
+                    since[key] = stretch
+                    where[key] = partitions[row]
+                elif where[key] != partitions[row]:
+                    where[key] = _CROSSED
+        first = end
+    return stretch
 
 
 @dataclass(slots=True)
-class Conflicts:
-    """Partitions for portions of one table's rows, one after the other. Each begins above the last ts of the one
-    before, so that readers can meet between them."""
+class Crossings:
+    """Of one table's changes in commit order, in portions. At first nobody knows what was sent before."""
 
-    partitions: int
     most_keys: int = MOST_KEYS
-    is_known: bool = False  # whether what was sent before, and not met after, is remembered
-    _keys: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))  # sorted
+    _is_known: bool = False
+    _last_ts: int = 0
+    _keys: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))  # since readers met; sorted
     _where: Partitions = field(default_factory=lambda: np.zeros(0, np.int32))
 
-    def place(self, hashes: Hashes) -> tuple[Partitions, bool]:
-        """The partition of each row, and whether readers must meet before them."""
-        component = components(hashes)
-        found = np.full(len(hashes), _UNSEEN, np.int32)
-        _seen_by(component, np.ascontiguousarray(hashes), self._seen(hashes), found)
-        must_meet = not self.is_known or bool((found == _CROSSES).any()) or len(self._keys) > self.most_keys
-        if must_meet:
-            self.forget()
-            found[:] = _UNSEEN
-        self.is_known = True
-        chosen = np.where(found == _UNSEEN, self._fresh(hashes), found)[component].astype(np.int32)
-        self._remember(hashes, chosen)
-        return chosen, must_meet
-
-    def forget(self) -> None:
-        """Readers meet here, or nobody knows any more what was where."""
-        self._keys, self._where = np.zeros(0, np.uint64), np.zeros(0, np.int32)
-        self.is_known = False
-
-    def _seen(self, hashes: Hashes) -> Partitions:
-        if not len(self._keys):
-            return np.full(hashes.shape, _UNSEEN, np.int32)
-        at = np.minimum(np.searchsorted(self._keys, hashes), len(self._keys) - 1)
-        return np.where(self._keys[at] == hashes, self._where[at], _UNSEEN).astype(np.int32)
-
-    def _fresh(self, hashes: Hashes) -> Partitions:
-        """By the first of a row's keys, the row key: it stays where it is, whatever else changes."""
-        if not hashes.shape[1]:
-            return np.zeros(len(hashes), np.int32)
-        first = np.where(hashes[:, 0] == NO_KEY, hashes[:, min(1, hashes.shape[1] - 1)], hashes[:, 0])
-        return ((first >> np.uint64(33)) % np.uint64(self.partitions)).astype(np.int32)
-
-    def _remember(self, hashes: Hashes, chosen: Partitions) -> None:
+    def meetings(self, hashes: Hashes, partitions: Partitions, commit_ts: Stamps) -> list[Ts]:
+        """Readers have to be at each of these, in all partitions, before they go on."""
+        if not len(commit_ts):
+            return []
+        continues = int(commit_ts[0]) == self._last_ts
+        found = []
+        if not self._is_known or (len(self._keys) > self.most_keys and not continues):
+            self._keys, self._where, self._is_known = np.zeros(0, np.uint64), np.zeros(0, np.int32), True
+            found = [Ts(int(commit_ts[0]) - 1)]
         is_key = hashes != NO_KEY
-        keys = np.concatenate([self._keys, hashes[is_key]])
-        where = np.concatenate([self._where, np.broadcast_to(chosen[:, None], hashes.shape)[is_key]])
-        self._keys, at = np.unique(keys, return_index=True)
-        self._where = where[at]
+        names, inverse = np.unique(np.concatenate([self._keys, hashes[is_key]]), return_inverse=True)
+        numbers = np.full(hashes.shape, -1, np.int64)
+        numbers[is_key] = inverse[len(self._keys) :]
+        where, since = np.full(len(names), _UNSEEN, np.int32), np.full(len(names), -1, np.int64)
+        carried = inverse[: len(self._keys)]
+        where[carried], since[carried] = self._where, 0
+        met = np.zeros(len(commit_ts), np.bool_)
+        stretch = _cross(numbers, partitions.astype(np.int32), commit_ts, where, since, met, continues)
+        kept = since == stretch
+        self._keys, self._where, self._last_ts = names[kept], where[kept], int(commit_ts[-1])
+        return [*found, *(Ts(int(ts) - 1) for ts in commit_ts[met])]

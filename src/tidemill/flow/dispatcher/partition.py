@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.errors import ConfigError
+from tidemill.flow.dispatcher.conflicts import unique_keys
 from tidemill.flow.dispatcher.hashing import add_column, hash_names, modulo, modulo_ts
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.table import ColumnInfo, IndexInfo, TableInfo
@@ -21,6 +22,7 @@ class Kind(Enum):
     INDEX_VALUE = "index-value"
     COLUMNS = "columns"
     TS = "ts"
+    CONFLICT = "conflict"
 
 
 _WORDS = {
@@ -31,6 +33,7 @@ _WORDS = {
     "rowid": Kind.INDEX_VALUE,
     "columns": Kind.COLUMNS,
     "ts": Kind.TS,
+    "conflict": Kind.CONFLICT,
 }
 
 
@@ -65,6 +68,9 @@ class PartitionRule:
                 return self._of_index(table) if self.index else table.handle_key
             case Kind.COLUMNS:
                 return self._named(table)
+            case Kind.CONFLICT:
+                unique_keys(table)  # refused here where one cannot be seen
+                return table.handle_key
             case _:
                 return ()
 
@@ -72,7 +78,7 @@ class PartitionRule:
         """Whether all changes of what may be one row downstream go to one partition: its key is all that decides, and
         there is no other by which rows could stand in each other's way."""
         match self.kind:
-            case Kind.TABLE:
+            case Kind.TABLE | Kind.CONFLICT:  # where others could stand in its way, readers meet
                 return True
             case Kind.TS:
                 return False

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tidemill.columnar.encoded import Encoded
 from tidemill.config.values import boolean_of, number_from, word_of
-from tidemill.errors import InvariantError, SinkError, SinkUriError
+from tidemill.errors import InvariantError, RowTooLargeError, SinkError, SinkUriError
 from tidemill.flow.encoder.framing import OVERHEAD
 from tidemill.flow.encoder.port import Option, Store
 from tidemill.model.row import RowBatch, RowOp
@@ -181,23 +181,31 @@ def fitted(
     if not len(over):
         return parts
     if protocol.large_message_handle_option is Handling.NONE:
-        raise SinkError(
+        raise RowTooLargeError(
             f"a row of table {rows.table.full_name} becomes a message of {int(sizes.max())} bytes, above "
             f"max-message-bytes ({most}). Raise it, in the sink URI and for the topic, or set "
-            "large-message-handle-option, or leave the table's large columns out."
+            "large-message-handle-option, or leave the table's large columns out, or set on-too-large=quarantine.",
+            _messages(parts, over, layout),
         )
     few = taken(rows, over)
     if protocol.has_claim_checks:
-        cells = zip(*(_cells(part).take(pa.array(over)).to_pylist() for part in parts), strict=True)
-        few = _with_locations(few, _kept(protocol, [layout.message(each) for each in cells], store))
+        few = _with_locations(few, _kept(protocol, [*_messages(parts, over, layout).values()], store))
     short = shorter(few)
-    largest = int(layout.sizes(short).max())
-    if largest > most:
-        raise SinkError(
-            f"a row of table {rows.table.full_name} becomes a message of {largest} bytes with its handle key alone, "
-            f"above max-message-bytes ({most}). Raise it, in the sink URI and for the topic."
+    short_sizes = layout.sizes(short)
+    if int(short_sizes.max()) > most:
+        raise RowTooLargeError(
+            f"a row of table {rows.table.full_name} becomes a message of {int(short_sizes.max())} bytes with its "
+            f"handle key alone, above max-message-bytes ({most}). Raise it, in the sink URI and for the topic, or set "
+            "on-too-large=quarantine.",
+            _messages(parts, over[short_sizes > most], layout),
         )
     return tuple(_spliced(part, over, others) for part, others in zip(parts, short, strict=True))
+
+
+def _messages(parts: Parts, places: npt.NDArray[np.int64], layout: Layout) -> dict[int, tuple[bytes | None, bytes]]:
+    """Key and value of some rows, as they would have been sent."""
+    cells = zip(*(_cells(part).take(pa.array(places)).to_pylist() for part in parts), strict=True)
+    return {place: layout.message(each) for place, each in zip(places.tolist(), cells, strict=True)}
 
 
 def location_place(table: TableInfo) -> int:

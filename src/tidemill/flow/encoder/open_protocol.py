@@ -126,6 +126,9 @@ class OpenProtocol(LargeMessages):
         value = self.compressed(f'{{"partition":{event.partitions},"epoch":{event.epoch}}}'.encode())
         return Message(framed(value), ts, _key(ts, _ADMIN))
 
+    def meet(self, ts: Ts, schema: str, table: str) -> Message:
+        return Message(framed(self.compressed(b'{"meet":true}')), ts, _key(ts, _ADMIN, schema, table))
+
 
 class OpenProtocolEncoder:
     """Messages of several rows, in the order of rows within each partition."""

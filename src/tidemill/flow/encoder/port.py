@@ -155,6 +155,14 @@ class AdminProtocol(Protocol):
 
 
 @runtime_checkable
+class MeetProtocol(Protocol):
+    """It can tell consumers to wait for each other."""
+
+    def meet(self, ts: Ts, schema: str, table: str) -> Message:
+        """For every partition of a topic: nobody goes on above ``ts`` before all are there, for this table's rows."""
+
+
+@runtime_checkable
 class TopicProtocol(Protocol):
     """A queue's protocol whose messages of rows depend on their topic: ``for_topic`` comes before ``encoder``."""
 

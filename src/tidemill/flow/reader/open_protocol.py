@@ -23,7 +23,7 @@ from tidemill.flow.reader.port import Events, Received, RowsSeen
 from tidemill.flow.reader.shape import Hole, Path, UnclearError, parse
 from tidemill.flow.reader.tables import ColumnSeen, TablesSeen
 from tidemill.flow.reader.weave import Part, part_of, weave
-from tidemill.model.event import AdminSeen, DdlSeen, Mark, ResolvedSeen, Unreadable
+from tidemill.model.event import AdminSeen, DdlSeen, Mark, MeetSeen, ResolvedSeen, Unreadable
 from tidemill.model.row import RowOp, arrow_type
 from tidemill.model.table import STRING_TYPES, ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import Ts
@@ -167,12 +167,14 @@ def _text(content: Any, member: str) -> str:
 def _mark(kind: int, ts: Ts, owner: _Owner, value: bytes) -> Mark:
     if kind == _RESOLVED:
         return ResolvedSeen(ts)
-    return _ddl(ts, owner, value) if kind == _DDL else _admin(ts, value)
+    return _ddl(ts, owner, value) if kind == _DDL else _admin(ts, owner, value)
 
 
-def _admin(ts: Ts, value: bytes) -> Mark:
+def _admin(ts: Ts, owner: _Owner, value: bytes) -> Mark:
     try:
         content = parse(value)
+        if content.get("meet") is True:
+            return MeetSeen(ts, owner.schema, owner.table)
         partitions, epoch = content["partition"], content["epoch"]
     except (ValueError, KeyError, TypeError, AttributeError):
         partitions = epoch = None

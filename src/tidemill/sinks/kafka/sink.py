@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.errors import InvariantError, SinkError, UsageError
+from tidemill.errors import ConfigError, InvariantError, SinkError, UsageError
 from tidemill.flow.dispatcher.partition import Kind
 from tidemill.flow.encoder import Avro, Message
-from tidemill.flow.encoder.port import AdminProtocol, BootstrapProtocol
+from tidemill.flow.encoder.port import AdminProtocol, BootstrapProtocol, MeetProtocol
 from tidemill.log import get_logger
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.event import AdminSeen
@@ -99,6 +99,8 @@ class KafkaOwner(NoSyncPoints):
             destination = self._rules.destination(table)
             self._rules.check(table)
             self._audience.add(table)
+            if destination.rule.kind is Kind.CONFLICT and not isinstance(self._options.protocol, MeetProtocol):
+                raise _cannot_meet(self._options, table)
             self._known.topic(destination.topic)
             self._bootstrap(table, destination.topic)
             if destination.rule.kind is Kind.INDEX_VALUE and not destination.rule.keeps_row_order(table):
@@ -210,6 +212,7 @@ class KafkaOwner(NoSyncPoints):
         """All rows as of ``ts``. They come behind the DDL and are of its new form, so their commit-ts is the next one:
         what has the DDL's own belongs before it. No higher resolved-ts has been told yet. Runs in the owner."""
         target, behind_ts = self._known.target(table, term), Ts(ts + 1)
+        target = replace(target, options=replace(target.options, on_too_large="stop"))  # nobody puts these aside
         for physical_id in table.physical_ids:
             rows = rescan(table, [physical_id], ts)
             target.write(replace(batch, commit_ts=np.full_like(batch.commit_ts, behind_ts)) for batch in rows)
@@ -348,8 +351,17 @@ class _Known:
     def target(self, table: TableInfo, generation: Generation) -> KafkaTarget:
         destination = self._rules.destination(table)
         destination.rule.hashed_columns(table)  # refused here rather than on an executor
+        if destination.rule.kind is Kind.CONFLICT and not isinstance(self._options.protocol, MeetProtocol):
+            raise _cannot_meet(self._options, table)
         topic = self.topic(destination.topic)
         return KafkaTarget(self._options, table.full_name, topic, destination.rule, generation)
+
+
+def _cannot_meet(options: KafkaOptions, table: TableInfo) -> ConfigError:
+    return ConfigError(
+        f"table {table.full_name} is dispatched by conflict, and protocol {options.protocol.name} cannot tell readers "
+        "to wait for each other. Use open-protocol, or another 'partition' for it."
+    )
 
 
 def _now_ms() -> int:

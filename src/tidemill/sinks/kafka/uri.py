@@ -60,6 +60,8 @@ class KafkaOptions:
     read_timeout_seconds: float = 10.0
     write_timeout_seconds: float = 10.0
     output_raw_change_event: bool = False
+    consistency: str = "transaction"
+    on_too_large: str = "stop"
     worker_count: int = 16
     dispatching: Dispatching = field(default_factory=Dispatching)
     changefeed: str = "default"
@@ -83,6 +85,7 @@ class KafkaOptions:
             sharing=KafkaSharing(self.rules, not self.output_raw_change_event),
             least_sharers=4,
             orders_ddls=True,
+            is_together=self.consistency == "transaction",
             publish_interval_seconds=_TELLING_SECONDS,
         )
 
@@ -313,6 +316,20 @@ PARAMETERS: Mapping[str, KafkaParameter] = {
     ),
     "worker-count": KafkaParameter(
         "worker_count", number_from(1, most=512), "16", "How many tables are written at the same time, at most."
+    ),
+    "consistency": KafkaParameter(
+        "consistency",
+        word_of("transaction", "row"),
+        "transaction",
+        "`transaction`: no row goes out before all tables are resolved up to it, on whatever capture they are. `row`: "
+        "each capture's go out as soon as its own are.",
+    ),
+    "on-too-large": KafkaParameter(
+        "on_too_large",
+        word_of("stop", "quarantine"),
+        "stop",
+        "What to do with a row whose message is too large, whatever `large-message-handle-option` made of it: stop "
+        "before it, or put it aside and continue.",
     ),
     "transaction-atomicity": KafkaParameter("", _atomicity, "none", "Only `none` is possible."),
 }
