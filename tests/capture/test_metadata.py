@@ -124,3 +124,19 @@ def test_a_state_that_could_not_be_written_is_not_taken_for_saved(folder: DataDi
 
 def test_two_changefeeds_never_share_an_id() -> None:
     assert len({new_changefeed_id() for _ in range(1000)}) == 1000
+
+
+def test_a_captures_folder_is_used_again_and_a_changefeeds_is_not_taken_for_one(tmp_path: Path) -> None:
+    folder = DataDir(tmp_path / "capture", of_capture=("changefeeds",))
+    for _ in range(2):
+        folder.acquire()
+        (folder.path / "changefeeds" / "default").mkdir(parents=True, exist_ok=True)
+        folder.release()
+    changefeed = DataDir(tmp_path / "changefeed")
+    changefeed.acquire()
+    changefeed.save(STATE)
+    changefeed.release()
+    with pytest.raises(DataDirError, match=r"holds 'changefeed\.json', which is not a capture's"):
+        DataDir(changefeed.path, of_capture=("changefeeds",)).acquire()
+    with pytest.raises(DataDirError, match="holds 'changefeeds', which is not a changefeed's"):
+        DataDir(folder.path).acquire()

@@ -1,7 +1,4 @@
-"""The commands that ask a capture: a session in words, in JSON, and what they say where something is wrong.
-
-They are not among those of ``tidemill`` yet, since none of these runs a capture.
-"""
+"""The commands that ask a capture: a session in words, in JSON, and what they say where something is wrong."""
 
 import json
 import sys
@@ -16,7 +13,7 @@ from tests.api.servers import serving
 from tests.authority import Authority
 from tidemill.api.access import UsersFile
 from tidemill.api.tls import ApiTls
-from tidemill.cli import commands, main
+from tidemill.cli import main
 from tidemill.config.sink_uri import safe_uri
 from tidemill.model.cluster import Cause, Hindrance, NewChangefeed, RunningError
 from tidemill.model.schedule import ChangefeedKey
@@ -25,7 +22,6 @@ from tidemill.testing.operations import FakeCluster
 
 Run = Callable[..., tuple[int, str, str]]
 ORDERS = ChangefeedKey("default", "orders")
-NOUNS = ("changefeed", "capture", "processor", "span", "tso", "unsafe")
 START = compose(1_772_360_000_000)  # 2026-03-01 10:13:20
 MYSQL = "mysql://root:Gr8-secret@127.0.0.1:3306/"
 
@@ -50,7 +46,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """The exit code, stdout and stderr of ``tidemill WORDS``."""
 
     def command(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(commands, "COMMANDS", (*NOUNS, *commands.COMMANDS))
         monkeypatch.setattr(sys, "argv", ["tidemill", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
             main()

@@ -27,7 +27,9 @@ def run(*words: str) -> list[str]:
         ("--version",),
         ("fault", "--help"),
         ("upstream", "--help"),
-        ("metrics", "--help"),
+        ("changefeed", "create", "--help"),
+        ("capture", "--help"),
+        ("unsafe", "--help"),
     ],
     ids=" ".join,
 )
@@ -39,7 +41,7 @@ def test_what_needs_no_engine_loads_none(words: tuple[str, ...]) -> None:
 
 def test_the_help_names_every_command() -> None:
     said = "\n".join(run("--help"))
-    for command in ("upstream", "run", "metrics", "verify", "demo", "warm", "fault"):
+    for command in ("upstream", "run", "changefeed", "capture", "verify", "demo", "warm", "fault"):
         assert f" {command} " in said
 
 

@@ -22,7 +22,7 @@ from tidemill.sinks.files.uri import known_parameters, refused_parameters
 from tidemill.sinks.kafka import uri as kafka
 from tidemill.testing.operations import FakeCluster
 
-CLUSTER = ("metrics",)  # groups of commands
+CLUSTER = ("changefeed", "capture", "processor", "span", "tso", "unsafe", "metrics")  # groups of commands
 ROOT = Path(__file__).parent.parent.parent
 PAGES = {
     ROOT / "docs/reference/commands.md": lambda: commands(),
@@ -34,6 +34,9 @@ PAGES = {
     ROOT / "docs/reference/protocol-debezium.md": lambda: protocol_options(Debezium.options),
     ROOT / "docs/reference/queue-protocols.md": lambda: queue_protocols(),
 }
+_PLAIN = (
+    "run", "server", "partitions", "consume", "check-topic", "verify", "upstream", "demo", "warm", "simulate",
+)  # fmt: skip
 _CONNECTION = ("server", "ca", "cert", "key", "user", "password", "token")
 _KAFKA = re.compile(r"(?<=<!-- kafka: begin -->\n).*?(?=<!-- kafka: end -->)", re.DOTALL)
 _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: end -->)", re.DOTALL)
@@ -42,20 +45,23 @@ _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: 
 def commands() -> str:
     """A section per command: its help, its options."""
     found: dict[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
-    sections = [
-        _command(name, found[name])
-        for name in ("run", "partitions", "consume", "check-topic", "verify", "upstream", "demo", "warm", "simulate")
-    ]
+    sections = [_command(name, found[name]) for name in _PLAIN]
     for name in CLUSTER:
         group = found[name]
         sections += [f"## tidemill {name}\n\n{group.help}\n"]
         sections += [
             _command(f"{name} {verb}", command, "###", _CONNECTION) for verb, command in group.commands.items()
         ]
+    sections += ["### To reach a capture\n\n" + _connection(found["capture"].commands["list"])]
     group = found["fault"]
     sections += [f"## tidemill fault\n\n{group.help}\n\n" + "\n".join(_options(group.params)) + "\n"]
     sections += [_command(f"fault {name}", command, "###") for name, command in group.commands.items()]
     return "\n".join(sections)
+
+
+def _connection(command: Any) -> str:
+    """The options that all commands have that ask a capture."""
+    return "\n".join(_options([each for each in command.params if each.name in _CONNECTION])) + "\n"
 
 
 def api() -> str:

@@ -96,6 +96,7 @@ class World:
         self._done: dict[Path, None] = {}
         self._shown_by: dict[str, Path] = {}  # which page a command was run for
         self._kafka = KAFKA
+        self._apis: dict[str, str] = {}  # of captures, by the address that the page gives
 
     def follow(self, page: Path) -> None:
         """Run what the page shows, from the root of a checkout, once."""
@@ -121,13 +122,29 @@ class World:
                     continue  # what another page shows as well is not run twice
                 pd = fresh.pd_address if has_sql or line.startswith("tidemill fault") else self._pd
                 here = self._in_this_world(line, pd, fresh.sql_addresses, mysql)
+                if line.startswith("tidemill server"):
+                    self._serve(line, here, place, running)
+                    continue
                 self._run(here, place, running if has_sql and line.startswith("tidemill run") else None)
+            self._apis.clear()
+
+    def _serve(self, shown: str, line: str, place: Path, running: ExitStack) -> None:
+        """A capture, for as long as the page is followed."""
+        address = shown.rpartition("--addr ")[2].split()[0]
+        words = shlex.split(line.replace(address, "127.0.0.1:0"))[1:]
+        capture = running.enter_context(
+            Command(place, *words, "--spark-master", "local[1]", is_serving=True, cwd=place)
+        )
+        self._apis[address] = capture.ready()["api"]
 
     def _in_this_world(self, line: str, pd: str, sql: list[str], mysql: str) -> str:
         for port, address in zip((4000, 4001), sql, strict=True):
             line = line.replace(f"-P {port}", f"-P {address.split(':')[1]}")
         line = line.replace("--sql-port 4000", "--sql-port 0")
         line = line.replace("127.0.0.1:2379", pd).replace("--pd-port 2379", "--pd-port 0")
+        if not line.startswith("tidemill server"):
+            for address, api in self._apis.items():
+                line = line.replace(address, api)
         line = line.replace(MYSQL, mysql).replace(KAFKA, self._kafka)
         line = line.replace("spark://127.0.0.1:7077", "local[2]")  # tests/e2e/test_standalone.py has the real one
         line = line.replace("/tmp/", f"{self._folder}/tmp/")

@@ -101,9 +101,9 @@ ALERTS: Final[Sequence[Alert]] = (
           "max_over_time(ticdc_owner_status[1m]) == 1 or max_over_time(ticdc_owner_status[1m]) == 6",
           "The changefeed meets errors and is tried again."),
     Alert("cdc_checkpoint_high_delay", "critical", "ticdc_owner_checkpoint_ts_lag > 600",
-          "The checkpoint is more than ten minutes behind. held_back_by in the API says why."),
+          "The checkpoint is more than ten minutes behind. tidemill changefeed query says what holds it back."),
     Alert("cdc_resolvedts_high_delay", "critical", "ticdc_owner_resolved_ts_lag > 300",
-          "The resolved-ts is more than five minutes behind. held_back_by in the API says why."),
+          "The resolved-ts is more than five minutes behind. tidemill changefeed query says what holds it back."),
     Alert("ticdc_memory_abnormal", "warning", "process_resident_memory_bytes{job=~\"ticdc|tidemill\"} > 1e10",
           "A capture's process has more than 10 GB of memory."),
 )  # fmt: skip

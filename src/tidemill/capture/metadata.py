@@ -15,6 +15,7 @@ The folder holds copies of rows, so it is its owner's alone: 0700, and every fil
 import asyncio
 import fcntl
 import secrets
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
@@ -136,8 +137,9 @@ class StateWriter:
 class DataDir:
     """The changefeed's folder. One process at a time owns it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, of_capture: Collection[str] | None = None) -> None:
+        """``of_capture``: it is no changefeed's, but that of a capture of a cluster, which keeps these there."""
+        self.path, self._of_capture = path, of_capture
         self.saved: ChangefeedState | None = None  # what is known to be on disk: a crash goes back to this
         self._lock: TextIO | None = None
 
@@ -184,13 +186,15 @@ class DataDir:
 
     def _refuse_others_files(self) -> None:
         """A folder is closed to others and parts of it are removed: it has to be ours, or hold nothing yet."""
-        if not self.path.is_dir() or (self.path / "changefeed.json").exists():
+        is_capture = self._of_capture is not None
+        if not self.path.is_dir() or (not is_capture and (self.path / "changefeed.json").exists()):
             return
-        strange = strangers(self.path, _BEFORE_A_STATE)
+        strange = strangers(self.path, _BEFORE_A_STATE if self._of_capture is None else self._of_capture)
         if strange:
+            whose = "a capture's" if is_capture else "a changefeed's"
             raise DataDirError(
                 f"cannot use data-dir {self.path}: it holds {strange[0]!r}{' and more' if len(strange) > 1 else ''}, "
-                "which is not a changefeed's. Choose a folder that is empty or does not exist yet."
+                f"which is not {whose}. Choose a folder that is empty or does not exist yet."
             )
 
     def _close_to_others(self) -> None:

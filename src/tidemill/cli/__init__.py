@@ -7,7 +7,7 @@ import sys
 
 from tidemill.cli.stopping import current, supervise
 
-_GRACEFUL = {"run", "consume", "upstream"}  # they stop by themselves
+_GRACEFUL = {"run", "consume", "upstream", "server"}  # they stop by themselves
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import typer
 
 from tidemill.cli.options import Output, name_of
 from tidemill.cli.remote.client import Api
-from tidemill.cli.remote.options import OutputFlag, connected
+from tidemill.cli.remote.options import CaptureName, OutputFlag, connected
 from tidemill.cli.remote.show import print_json, print_table, say
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import TidemillError
@@ -50,7 +50,7 @@ def list_captures(api: Api, output: OutputFlag = Output.text) -> None:
 @connected
 def drain(
     api: Api,
-    capture_id: Annotated[str, typer.Argument(help="The capture's id, as capture list shows it.")],
+    capture_id: CaptureName,
     wait: Annotated[bool, typer.Option("--wait", help="Return when it has no table any more.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="How many seconds to wait at most.")] = 600.0,
     output: OutputFlag = Output.text,
@@ -59,7 +59,7 @@ def drain(
 
     Example: tidemill capture drain CAPTURE --wait
     """
-    wanted = name_of(capture_id)
+    wanted = name_of(capture_id, "CAPTURE_ID")
     deadline = SYSTEM_CLOCK.monotonic() + timeout
     while True:
         left = api.post(f"/api/v2/captures/{wanted}/drain")["current_table_count"]

@@ -15,6 +15,8 @@ from tidemill.cli.remote.options import (
     Namespace,
     NoConfirm,
     OutputFlag,
+    Table,
+    To,
     confirmed,
     connected,
     named,
@@ -407,10 +409,8 @@ def statistics(
 def move_table(
     api: Api,
     name: Name = None,
-    table: Annotated[
-        int, typer.Option("--table", help="The table's id, as changefeed query --output json shows it.")
-    ] = 0,
-    to: Annotated[str, typer.Option("--to", help="The capture that is to have it.")] = "",
+    table: Table = 0,
+    to: To = "",
     changefeed_id: ChangefeedId = None,
     namespace: Namespace = "default",
     output: OutputFlag = Output.text,
@@ -425,7 +425,9 @@ def move_table(
 def ask_to_move(api: Api, wanted: str, table: int, to: str, namespace: str, output: Output) -> None:
     if not table or not to:
         raise UsageError("which table, and where? Give --table ID and --to CAPTURE; tidemill capture list shows them.")
-    api.post(f"{_FEEDS}/{wanted}/move_table", {"capture_id": name_of(to), "table_id": table}, namespace=namespace)
+    api.post(
+        f"{_FEEDS}/{wanted}/move_table", {"capture_id": name_of(to, "--to"), "table_id": table}, namespace=namespace
+    )
     say(f"Asked to move table {table} of changefeed {wanted} to {to}.", output)
 
 

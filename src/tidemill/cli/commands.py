@@ -16,10 +16,11 @@ import typer
 from tidemill.errors import TidemillError
 from tidemill.startup import quick_imports
 
-_LONG_LIVED = {"run", "consume"}
+_LONG_LIVED = {"run", "consume", "server"}
 # Each is in a module of its name, under that name, with underscores.
 COMMANDS = (
-    "upstream", "run", "metrics", "consume", "check-topic", "partitions", "verify", "demo", "warm", "fault", "simulate",
+    "upstream", "run", "server", "changefeed", "capture", "processor", "span", "tso", "unsafe", "metrics", "consume",
+    "check-topic", "partitions", "verify", "demo", "warm", "fault", "simulate",
 )  # fmt: skip
 
 

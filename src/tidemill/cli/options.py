@@ -176,14 +176,14 @@ def sink_uri_of(text: str) -> str:
     return found
 
 
-def name_of(changefeed_id: str) -> str:
-    """A changefeed's name, as TiCDC allows it."""
-    if _NAME.fullmatch(changefeed_id) is None or len(changefeed_id) > _LONGEST_NAME:
+def name_of(text: str, flag: str = "--changefeed-id") -> str:
+    """A changefeed's name, as TiCDC allows it, or another one alike."""
+    if _NAME.fullmatch(text) is None or len(text) > _LONGEST_NAME:
         raise UsageError(
-            f"--changefeed-id {_cut(changefeed_id)!r} is not a name. Use letters and digits, with hyphens between "
-            f"them, {_LONGEST_NAME} characters at most."
+            f"{flag} {_cut(text)!r} is not a name. Use letters and digits, with hyphens between them, "
+            f"{_LONGEST_NAME} characters at most."
         )
-    return changefeed_id
+    return text
 
 
 def configure_log(level: str) -> None:

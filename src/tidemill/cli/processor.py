@@ -1,12 +1,10 @@
 """``tidemill processor``: which capture works on which changefeed."""
 
-from typing import Annotated
-
 import typer
 
 from tidemill.cli.options import Output, name_of
 from tidemill.cli.remote.client import Api
-from tidemill.cli.remote.options import ChangefeedId, Name, Namespace, OutputFlag, connected, named
+from tidemill.cli.remote.options import CaptureId, ChangefeedId, Name, Namespace, OutputFlag, connected, named
 from tidemill.cli.remote.show import print_json, print_table
 
 processor = typer.Typer(help="Which capture works on which changefeed.", no_args_is_help=True, rich_markup_mode=None)
@@ -32,9 +30,7 @@ def list_processors(api: Api, output: OutputFlag = Output.text) -> None:
 def query(
     api: Api,
     name: Name = None,
-    capture_id: Annotated[
-        str, typer.Option("--capture-id", "-p", help="The capture's id, as capture list shows it.")
-    ] = "",
+    capture_id: CaptureId = "",
     changefeed_id: ChangefeedId = None,
     namespace: Namespace = "default",
     output: OutputFlag = Output.text,
@@ -43,7 +39,7 @@ def query(
 
     Example: tidemill processor query orders --capture-id CAPTURE
     """
-    wanted, capture = named(name, changefeed_id), name_of(capture_id)
+    wanted, capture = named(name, changefeed_id), name_of(capture_id, "--capture-id")
     tables = api.get(f"/api/v2/processors/{wanted}/{capture}", namespace=namespace)["table_ids"] or []
     if output is Output.json:
         status = {"tables": {str(table): {"start-ts": 0} for table in tables}, "operation": None, "admin-job-type": 0}

@@ -1,13 +1,11 @@
 """``tidemill span``: where the spans of a changefeed are. A table is one span, and is moved as a whole."""
 
-from typing import Annotated
-
 import typer
 
 from tidemill.cli.changefeed import ask_to_move, ask_to_rebalance
 from tidemill.cli.options import Output
 from tidemill.cli.remote.client import Api
-from tidemill.cli.remote.options import ChangefeedId, Name, Namespace, OutputFlag, connected, named
+from tidemill.cli.remote.options import ChangefeedId, Name, Namespace, OutputFlag, Table, To, connected, named
 
 span = typer.Typer(help="Move the spans of a changefeed between captures.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -17,8 +15,8 @@ span = typer.Typer(help="Move the spans of a changefeed between captures.", no_a
 def move(
     api: Api,
     name: Name = None,
-    table: Annotated[int, typer.Option("--table", help="The table's id.")] = 0,
-    to: Annotated[str, typer.Option("--to", help="The capture that is to have it.")] = "",
+    table: Table = 0,
+    to: To = "",
     changefeed_id: ChangefeedId = None,
     namespace: Namespace = "default",
     output: OutputFlag = Output.text,

@@ -27,6 +27,7 @@ from tidemill.retry import Policy
 log = get_logger("server")
 
 _RETRY = Policy(0.5, 5.0)
+_OURS = ("changefeeds", "spark.log")  # what a capture keeps in its folder
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class Server:
 
     def __init__(self, options: ServerOptions, clock: Clock = SYSTEM_CLOCK) -> None:
         self._options, self._clock = options, clock
-        self._data_dir = DataDir(options.data_dir)
+        self._data_dir = DataDir(options.data_dir, of_capture=_OURS)
         client = EtcdClient(options.etcd or options.pd, security=options.security, user=options.etcd_user, clock=clock)
         self.serving = Serving(options, client, Keys(options.cluster))
 

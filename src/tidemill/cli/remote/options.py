@@ -22,6 +22,10 @@ Namespace = Annotated[str, typer.Option("--namespace", "-n", help="The changefee
 OutputFlag = Annotated[Output, typer.Option("--output", help="How to print the answer.")]
 Name = Annotated[str | None, typer.Argument(help="The changefeed's name.", show_default=False)]
 ChangefeedId = Annotated[str | None, typer.Option("--changefeed-id", "-c", help="The same, as an option.")]
+Table = Annotated[int, typer.Option("--table", help="The table's id, as changefeed query --output json shows it.")]
+To = Annotated[str, typer.Option("--to", help="The capture that is to have it, as capture list shows it.")]
+CaptureName = Annotated[str, typer.Argument(help="The capture's id, as capture list shows it.")]
+CaptureId = Annotated[str, typer.Option("--capture-id", "-p", help="The capture's id, as capture list shows it.")]
 NoConfirm = Annotated[bool, typer.Option("--no-confirm", help="Do not ask.")]
 
 _Server = Annotated[
