@@ -118,6 +118,10 @@ class Engine:
             self._db = Rdict(str(folder), options, column_families=families)
         except DataDirError:
             raise
+        except (FileExistsError, NotADirectoryError) as error:
+            raise DataDirError(
+                f"cannot open the upstream's data in {folder}: it is not a folder. Choose another --data-dir."
+            ) from error
         except Exception as error:  # rocksdict raises bare Exception
             raise DataDirError(
                 f"cannot open the upstream's data in {folder}: {error}. If another process uses this folder, stop it; "

@@ -60,11 +60,16 @@ class Front:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("127.0.0.1", self._port))
             listener.listen(_BACKLOG)
-        except (OSError, OverflowError) as error:
+        except OverflowError as error:
+            listener.close()
+            raise UsageError(
+                f"there is no port {self._port}. Choose --pd-port between 1 and 65535, or 0 for any."
+            ) from error
+        except OSError as error:
             listener.close()
             raise UsageError(
                 f"cannot listen on 127.0.0.1:{self._port}: the port is taken or not allowed. "
-                "Choose another, or 0 for any."
+                "Another cluster may be running; choose another --pd-port, or 0 for any."
             ) from error
         self._listener = listener
         return f"127.0.0.1:{listener.getsockname()[1]}"

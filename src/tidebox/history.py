@@ -103,7 +103,10 @@ def _read_table(path: Path) -> dict[str, pa.Array]:
     try:
         table = pq.read_table(path, memory_map=False)
     except FileNotFoundError as error:
-        raise HistoryCorruptError(f"cannot load history {path}: there is no such file") from error
+        raise HistoryCorruptError(
+            f"cannot load history {path}: there is no such file. Give the path of a history.parquet; "
+            "the demo's is src/tidemill/demo/history.parquet in Tidemill's repository."
+        ) from error
     except (pa.ArrowException, OSError) as error:
         raise HistoryCorruptError(
             f"cannot load history {path}: it is not a readable Parquet file ({error}). "

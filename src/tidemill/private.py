@@ -1,7 +1,7 @@
 """Files and folders that only the user who runs us may read, whatever the umask; and how they are made durable."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TextIO, overload
@@ -43,6 +43,16 @@ def make_private(folder: Path) -> None:
     """The folder, made if it is missing; those above it have the usual rights."""
     folder.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
     folder.chmod(_FOLDER)
+
+
+def strangers(folder: Path, ours: Collection[str]) -> list[str]:
+    """What of a folder is not of a start of ours that was killed. Such a one has left an empty lock; where there is
+    none, nothing in the folder is ours, whatever its name is. Hidden files do not count."""
+    names = {path.name for path in folder.iterdir() if path.name != "lost+found" and not path.name.startswith(".")}
+    lock = folder / "lock"
+    if lock.is_file() and not lock.is_symlink() and not lock.stat().st_size:
+        names -= {lock.name, *ours}
+    return sorted(names)
 
 
 def is_open_to_others(path: Path) -> bool:

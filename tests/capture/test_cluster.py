@@ -372,7 +372,6 @@ async def play(
     check(folder / "out", work)
 
 
-@pytest.mark.soak  # it stands still now and then where the machine is busy
 def test_two_captures_share_the_tables_and_take_over_from_each_other(
     upstream: EmbeddedUpstream, etcd: Etcd, work: Load, tmp_path: Path
 ) -> None:
@@ -389,13 +388,15 @@ def test_what_a_capture_has_moves_before_it_ends(
 
 @pytest.mark.soak
 @pytest.mark.rounds
-def test_captures_come_and_go_in_any_order(upstream: EmbeddedUpstream, etcd: Etcd, work: Load, tmp_path: Path) -> None:
+def test_captures_come_and_go_in_any_order(upstream: EmbeddedUpstream, etcd: Etcd, tmp_path: Path) -> None:
     for number in range(rounds(ROUNDS)):
         rng = random.Random(f"{seed(SEED)}-{number}")
+        work = Load(upstream.sql_addresses[0], f"any{number}", rng)
         acts: list[Act] = [
             rng.choice([move, kill_other, kill_owner, drain_other, drain_owner, restart_etcd]) for _ in range(6)
         ]
         asyncio.run(play(upstream, etcd, tmp_path / str(number), work, rng, acts))
+        work.close()
 
 
 def test_a_capture_that_lost_its_session_follows_nothing_any_more(

@@ -72,6 +72,27 @@ def test_a_folder_of_somebody_else_is_refused_and_left_as_it_is(folder: DataDir)
     assert [path.name for path in folder.path.iterdir()] == ["scratch"]
 
 
+@pytest.mark.parametrize(
+    ("lock", "beside"),
+    [
+        pytest.param("", "thesis.tex", id="another program's lock, and a file"),
+        pytest.param("4711", "scratch", id="a lock with a number, and a folder with a name like ours"),
+        pytest.param(None, "run", id="a folder that is called lock, as in /var"),
+    ],
+)
+def test_a_folder_that_another_program_locks_is_refused_and_left_as_it_is(
+    folder: DataDir, lock: str | None, beside: str
+) -> None:
+    (folder.path / beside).mkdir(parents=True)
+    place = folder.path / "lock"
+    place.mkdir() if lock is None else place.write_text(lock)
+    folder.path.chmod(0o755)
+    with pytest.raises(DataDirError, match="which is not a changefeed's"):
+        folder.acquire()
+    assert rights(folder.path) == "0o755"
+    assert lock is None or place.read_text() == lock
+
+
 @pytest.mark.parametrize("there", ["lost+found/", ".snapshot/", "lock", "changefeed.json"])
 def test_a_new_volume_and_a_folder_of_ours_are_taken(folder: DataDir, there: str) -> None:
     place = folder.path / there

@@ -41,3 +41,10 @@ def test_the_help_names_every_command() -> None:
     said = "\n".join(run("--help"))
     for command in ("upstream", "run", "metrics", "verify", "demo", "warm", "fault"):
         assert f" {command} " in said
+
+
+@pytest.mark.parametrize("words", [("--help",), ("fault", "--help"), ("metrics", "--help")], ids=" ".join)
+def test_a_list_of_commands_cuts_no_sentence_off(words: tuple[str, ...]) -> None:
+    listed = "\n".join(run(*words)).split("Commands:\n")[1]
+    assert "..." not in listed
+    assert listed.count(".\n") >= 3

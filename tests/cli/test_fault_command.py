@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import socket
 import sys
 import threading
 
@@ -157,6 +158,20 @@ def test_a_store_is_not_pd_and_is_told_so(fault, upstream):
     code, _, err = fault("regions", pd=upstream.store_addresses[0])
     assert code == 1
     assert "Faults are served only by tidemill upstream" in err
+
+
+def test_a_port_of_sql_is_not_pd_and_is_told_so(fault):
+    def greet(listener):
+        with listener.accept()[0] as connection:
+            connection.sendall(b"V\x00\x00\x00\x0a8.0.11-TiDB-v8.5.0\x00\n")
+            connection.recv(1 << 16)  # what is left unread would break the connection
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=greet, args=(listener,), daemon=True).start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        code, _, err = fault("regions", pd=address)
+    assert code == 1
+    assert f"cannot ask {address} for a fault: what answered does not speak HTTP. Faults are served only by" in err
 
 
 @pytest.mark.parametrize("answer", [b"404 page not found\n", b"[]", b'{"version": "8.5.0"}'])

@@ -327,6 +327,8 @@ def test_a_folder_that_holds_later_changes_is_refused(tidemill: Tidemill, pd: st
     [
         pytest.param(["demo", "--speed", "1"], 2, r"No such option: --speed", id="an option"),
         pytest.param(["demo", "--keep", "/proc/files"], 2, r"cannot use --keep /proc/files: ", id="no rights"),
+        pytest.param(["demo", "--keep", __file__], 2, r"cannot use --keep .*: it is not a folder", id="a file"),
+        pytest.param(["demo", "--keep", str(FOLDER)], 2, r"cannot use --keep .*: it holds '\w", id="a full folder"),
         pytest.param(["demo", "--output", "xml"], 2, r"'xml' is not one of", id="an output"),
         pytest.param(["dance"], 2, r"No such command 'dance'", id="a command"),
     ],

@@ -1,5 +1,8 @@
 """What signals do to a command, whatever it is doing: shown with small ones in processes of their own."""
 
+import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -26,12 +29,12 @@ supervise(work, is_graceful={is_graceful})
 class Running:
     """A command whose ``body`` touches ``begun`` once it may be stopped."""
 
-    def __init__(self, folder: Path, body: str, *, is_graceful: bool = False) -> None:
+    def __init__(self, folder: Path, body: str, *, is_graceful: bool = False, errors: int = subprocess.PIPE) -> None:
         self.folder = folder
         indented = "\n".join("    " + line for line in body.strip().splitlines())
         code = COMMAND.format(body=indented, is_graceful=is_graceful)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, stderr=errors, text=True
         )
         self.until("begun")
 
@@ -42,12 +45,42 @@ class Running:
             assert time.monotonic() < deadline, name
             time.sleep(0.01)
 
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
     def stop(self, *signals: int) -> tuple[int, str, str]:
         """The exit code and what it printed."""
         for number in signals:
-            self._process.send_signal(number)
+            self.send(number)
         output, errors = self._process.communicate(timeout=PATIENCE_SECONDS)
         return self._process.returncode, output, errors
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def test_on_a_terminal_a_command_that_takes_its_time_says_that_it_was_heard(tmp_path: Path) -> None:
+    terminal, theirs = pty.openpty()
+    body = """
+with stop.graceful(), stop.at_hand():
+    note("begun")()
+    while not (folder / "done").exists(): time.sleep(0.01)
+"""
+    command = Running(tmp_path, body, is_graceful=True, errors=theirs)
+    try:
+        os.close(theirs)
+        command.send(signal.SIGINT)
+        said = b""
+        while b"at once" not in said:
+            assert select.select([terminal], [], [], PATIENCE_SECONDS)[0], said
+            said += os.read(terminal, 4096)
+        assert said.strip() == b"Stopping after what is under way. Ctrl-C again: at once."
+        (tmp_path / "done").touch()
+        assert command.stop()[0] == 0
+    finally:
+        command.end()
+        os.close(terminal)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -152,7 +152,9 @@ def sql():
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (["--load", "no-such-file.parquet"], 1, "no such file"),
+        (["--load", "no-such-file.parquet"], 1, "no such file. Give the path of a history.parquet"),
+        (["--data-dir", __file__], 1, "it is not a folder. Choose another --data-dir"),
+        (["--pd-port", "65536"], 2, "there is no port 65536. Choose --pd-port between 1 and 65535, or 0 for any"),
         (["--load", __file__], 1, "not a readable Parquet file"),
         (["--load", str(Path(__file__).parent)], 1, "it is a folder. Give the history.parquet in it"),
         (["--load", str(HISTORY), "--replay", "nan"], 2, "--replay nan is no pace"),

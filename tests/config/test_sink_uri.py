@@ -46,6 +46,11 @@ SECRET = "hunter2"
             f"iceberg+s3://b/wh?catalog=http://h?token={SECRET}&file-size=4096",
             "iceberg+s3://b/wh?catalog=xxxxx&file-size=4096",
         ),
+        (f"s3://bucket/a&secret-access-key={SECRET}", "s3://…"),
+        (f"delta+s3://bucket/a;protocol=x;secret-access-key={SECRET}", "delta+s3://…"),
+        (f"iceberg:///wh&catalog=http://u:{SECRET}@h?file-size=4096", "iceberg://…"),
+        (f"s3://bucket/a?protocol=csv;secret-access-key={SECRET}", "s3://bucket/a?protocol=xxxxx"),
+        ("file:///data/key=5&b?protocol=csv&delimiter=;", "file:///data/key=5&b?protocol=csv&delimiter=;"),
         (f"kafka://u:{SECRET}@h:9092/t", "kafka://…"),
         (f"nonsense:{SECRET}", "(not a URI)"),
         (f"root:{SECRET}@h:3306", "(not a URI)"),
@@ -63,6 +68,32 @@ def test_a_password_that_is_not_encoded_is_refused_without_showing_it(password: 
         read_sink_uri(f"mysql://root:{password.format(SECRET)}@127.0.0.1:3306/?worker-count=4")
     assert SECRET not in str(refused.value)
     assert SECRET not in str(refused.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("uri", "says"),
+    [
+        (f"s3://bucket/a&protocol=csv&secret-access-key={SECRET}", "They begin with a '\\?'"),
+        (f"s3://bucket&access-key=k&secret-access-key={SECRET}", "They begin with a '\\?'"),
+        (f"kafka://b:9092/t&sasl-password={SECRET}?protocol=open-protocol", "They begin with a '\\?'"),
+        (f"s3://bucket/a?protocol=csv;access-key=k;secret-access-key={SECRET}", "a ';' between them"),
+        (f"s3://bucket/a?protocol=csv&endpoint=http://k:{SECRET}@h:9000", "'endpoint' must be a host"),
+    ],
+)
+def test_parameters_that_are_not_where_they_belong_are_refused_without_showing_them(uri: str, says: str) -> None:
+    with pytest.raises(SinkUriError, match=says) as refused:
+        read_sink_uri(uri)
+    assert SECRET not in str(refused.value)
+    assert SECRET not in safe_uri(uri)
+
+
+@pytest.mark.parametrize(
+    "uri", ["file:///\udcff?protocol=csv", "s3://b/\udcff?protocol=csv", "iceberg:///w?catalog=sqlite:///\udcff"]
+)
+def test_bytes_that_are_no_text_are_refused(uri: str) -> None:
+    for read in (read_sink_uri, place_of):
+        with pytest.raises(SinkUriError, match="not UTF-8 text"):
+            read(uri)
 
 
 @pytest.mark.parametrize("uri", ["iceberg://[", "delta://[x", "file://[", "s3://[/", "mysql://["])

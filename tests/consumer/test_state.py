@@ -39,6 +39,28 @@ def test_somebody_elses_folder_is_refused(tmp_path: Path, name: str) -> None:
         ConsumerDir(tmp_path).acquire()
 
 
+@pytest.mark.parametrize("known", ["id", "lock"])
+def test_a_folder_is_not_ours_for_a_file_with_a_common_name(tmp_path: Path, known: str) -> None:
+    for name in (known, "letters.txt"):
+        (tmp_path / name).touch()
+    tmp_path.chmod(0o755)
+    with pytest.raises(DataDirError, match="which is not a consumer's"):
+        ConsumerDir(tmp_path).acquire()
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_start_that_was_killed_before_it_had_a_state_is_continued(tmp_path: Path) -> None:
+    first = ConsumerDir(tmp_path / "data")
+    first.acquire()
+    known = first.consumer_id()
+    first.staged.mkdir()
+    first.release()
+    second = ConsumerDir(tmp_path / "data")
+    second.acquire()
+    assert second.consumer_id() == known
+    second.release()
+
+
 def test_a_folder_has_one_consumer_at_a_time(tmp_path: Path) -> None:
     first = ConsumerDir(tmp_path / "data")
     first.acquire()

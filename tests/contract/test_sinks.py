@@ -59,6 +59,10 @@ NOTHING = "–"  # nothing is kept, so there is nothing to be kept
 LINES: dict[str, tuple[str, dict[str, str]]] = {
     "crash": ("Whoever dies at whatever step, each change is there once", {}),
     "late": ("A late task lands nothing, a late commit is refused", {"blackhole": NOTHING, "kafka": COPIES}),
+    "unbegun": (
+        "A writer that is fenced, or whose owner is replaced, before it begins never does",
+        {"blackhole": NOTHING, "kafka": COPIES},
+    ),
     "together": ("Writers of different tables work at the same time, and hand tables over", {}),
     "killed": ("The table of a writer that was killed goes on with another", {"blackhole": NOTHING}),
     "owner": ("An owner that was replaced changes nothing", {"blackhole": NOTHING, "kafka": COPIES}),
@@ -195,7 +199,7 @@ class Feed:
         return writer
 
     def recover(self, writer: SinkWriter, tables: Sequence[TableInfo] | None = None) -> None:
-        writer.recover(self.checkpoints, tables, self.saved, self.written_ts)
+        writer.recover(self.checkpoints, tables, self.saved, self.written_ts, self.owner.term)
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -300,9 +304,68 @@ def test_a_late_task_lands_nothing_and_a_late_commit_is_refused(places: MakePlac
     for act in (lambda: writer.commit(Ts(COMMIT_TS + 9), [receipt]), lambda: feed.recover(writer)):
         with pytest.raises(SupersededError):
             act()
-    feed.batch(feed.writer("main"), feed.a, 9)
+    feed.batch(feed.writer("heir"), feed.a, 9)
     feed.finish()
     assert is_there(feed, feed.a, 9)
+
+
+@over("unbegun")
+def test_a_writer_that_is_fenced_or_whose_owner_is_replaced_before_it_begins_never_does(places: MakePlace) -> None:
+    feed = Feed(places())
+    by_name, by_term = feed.place.open_writer("capture-1/0"), feed.place.open_writer("capture-2/0")
+    earlier = feed.owner.term
+    feed.owner.fence(["capture-1/0"])
+    for writer in (by_name, feed.place.open_writer("capture-1/0")):  # also in another process of that capture
+        with pytest.raises(SupersededError):
+            feed.recover(writer, [feed.a])
+    heir = feed.writer("capture-3/0", [feed.a])
+    feed.batch(heir, feed.a, 2)
+    feed.start()  # another owner, who has never heard of the other writer
+    heir = feed.writer("capture-3/1", [feed.a])
+    for writer in (by_term, by_name):
+        with pytest.raises(SupersededError):
+            writer.recover(feed.checkpoints, [feed.a], feed.saved, feed.written_ts, earlier)
+    feed.batch(heir, feed.a, 5)
+    again = feed.writer("capture-1/0", [feed.b])  # which only says what was so in the term before
+    feed.batch(again, feed.b, 5)
+    feed.finish()
+    assert is_there(feed, feed.a, 5)
+    assert is_there(feed, feed.b, 5)
+
+
+@over("unbegun")
+def test_a_writer_that_is_fenced_while_it_begins_does_not_get_through(places: MakePlace) -> None:
+    """At whatever step: either it finds that it is fenced, or it is found."""
+    feed = Feed(places())
+    for number in range(6):
+        to = 2 * (number + 1)
+        late = feed.place.open_writer(f"capture-{number}/0")
+        start, ended = threading.Barrier(2), list[SupersededError]()
+        together([partial(begin, feed, late, to, start, ended), partial(fence, feed, f"capture-{number}/0", start)])
+        if not ended:  # it was quicker in all it did, and it counts for nothing all the same
+            with pytest.raises(SupersededError):
+                late.commit(Ts(COMMIT_TS + to), [])
+        with pytest.raises(SupersededError):
+            feed.recover(late, [feed.a])
+        feed.batch(feed.writer(f"heir-{number}/0", [feed.a]), feed.a, to)
+    feed.at["b"] = feed.at["a"]
+    feed.finish()
+    assert is_there(feed, feed.a, 12)
+
+
+def begin(feed: Feed, late: SinkWriter, to: int, start: threading.Barrier, ended: list[SupersededError]) -> None:
+    start.wait()
+    try:
+        feed.recover(late, [feed.a])
+        receipt = feed.target(late, feed.a, to).write(changes(feed.a, to - 2, to))
+        late.commit(Ts(COMMIT_TS + to), [receipt])
+    except SupersededError as error:
+        ended.append(error)
+
+
+def fence(feed: Feed, name: str, start: threading.Barrier) -> None:
+    start.wait()
+    feed.owner.fence([name])
 
 
 @over("together")

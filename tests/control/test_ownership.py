@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from tests.control.test_progress import at, barriers
 from tests.rounds import examples
-from tidemill.control.barriers import Barriers
+from tidemill.control.barriers import Barriers, Pending
 from tidemill.control.ownership import (
     Ownership,
     accepted,
     can_run_ddl,
     can_sync,
     ddl_done,
+    first_ddls,
     given_up,
     learned,
     left,
@@ -108,6 +109,30 @@ TWO = replace(AT_20, at={"a": at(20), "b": at(22)})
 )
 def test_when_a_ddl_may_run(owned: Ownership, can: bool) -> None:
     assert can_run_ddl(owned) == can
+
+
+@pytest.mark.parametrize(
+    ("owned", "waiting", "count"),
+    [
+        pytest.param(AT_20, [(20, {1})], 1, id="one"),
+        pytest.param(AT_20, [(18, {1}), (19, {2}), (20, {3})], 3, id="of different tables"),
+        pytest.param(AT_20, [(18, {1}), (18, set()), (19, {2})], 3, id="one of a database between them"),
+        pytest.param(AT_20, [(18, {1}), (19, {2}), (20, {1})], 2, id="until a table comes again"),
+        pytest.param(AT_20, [(18, {1}), (19, {2, 3}), (20, {3})], 2, id="be it one of several"),
+        pytest.param(AT_20, [(18, {1}), (21, {2}), (21, {3})], 1, id="until one lies ahead"),
+        pytest.param(
+            replace(AT_20, at={"a": at(20, t1=18, t2=17)}), [(18, {1}), (19, {2}), (20, {3})], 1, id="or has to wait"
+        ),
+        pytest.param(
+            replace(AT_20, at={"a": at(20, t1=18, t4=18)}, orders_ddls=True),
+            [(18, {1}), (19, {2})],
+            1,
+            id="rows of another table go between them, and order counts",
+        ),
+    ],
+)
+def test_how_many_ddls_may_run_at_once(owned: Ownership, waiting: list[tuple[int, set[int]]], count: int) -> None:
+    assert first_ddls(owned, [Pending(Ts(ts), frozenset(touched)) for ts, touched in waiting]) == count
 
 
 @pytest.mark.parametrize(

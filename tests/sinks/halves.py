@@ -38,7 +38,7 @@ class Halves(Generic[Owner, Writer]):
     def recover(self, at: Checkpoints, tables: Collection[TableInfo] | None = None) -> None:
         if not self.has_begun:
             self.begin()
-        self.writer.recover(at, tables, self.state, self.written_ts)
+        self.writer.recover(at, tables, self.state, self.written_ts, self.owner.term)
 
     def target(self, table: TableInfo, physical_id: int, window: Window) -> Any:
         if not self.has_begun:

@@ -36,6 +36,20 @@ def test_on_one_machine_everything_stays_on_loopback_and_with_this_interpreter(t
     assert REQUIRED.items() <= found.conf.items()
 
 
+def test_workers_of_this_machine_are_reached_by_sockets_that_are_ours_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = resolve(None, {}, tmp_path, "feed").conf
+    folder = Path(conf["spark.python.unix.domain.socket.dir"])
+    assert conf["spark.python.unix.domain.socket.enabled"] == "true"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    enabled = "spark.python.unix.domain.socket.enabled"
+    assert resolve(None, {enabled: "false"}, tmp_path, "feed").conf[enabled] == "false"
+    assert enabled not in resolve("spark://127.0.0.1:7077", {}, tmp_path, "feed").conf  # no folder of ours is there
+    monkeypatch.setattr(settings, "process_folder", lambda: Path("/" + "x" * 80))
+    assert enabled not in resolve(None, {}, tmp_path, "feed").conf  # no address is that long
+
+
 def test_workers_elsewhere_get_an_address_that_leads_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)):
         conf = resolve("spark://127.0.0.1:7077", {}, tmp_path, "feed").conf

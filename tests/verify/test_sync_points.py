@@ -9,7 +9,7 @@ from tests.mariadb import MariaDb
 from tidemill.errors import UsageError
 from tidemill.model.ts import Ts
 from tidemill.sinks.mysql import parse_mysql_uri
-from tidemill.sinks.mysql.generation import Generation
+from tidemill.sinks.mysql.generation import OWNER, Generation
 from tidemill.sinks.mysql.session import SessionSettings, driver_session
 from tidemill.sinks.mysql.syncpoint import SyncPoints
 from tidemill.verify import MysqlDownstream
@@ -22,7 +22,7 @@ def points(mariadb: MariaDb) -> Iterator[MysqlDownstream]:
     for changefeed, primary_ts in (("orders", 90), ("orders", 1000), ("stock", 500)):
         options = replace(parse_mysql_uri(mariadb.uri("enable-sync-point=true")), changefeed=changefeed)
         with driver_session(SessionSettings(options), "record") as session:
-            generation = Generation.new(options.changefeed, options.cluster_id, "owner")
+            generation = Generation.new(options.changefeed, options.cluster_id, OWNER)
             generation.begin(session)
             SyncPoints(options, None).record(session, generation, None, Ts(primary_ts))
     mariadb.query("update tidb_cdc.syncpoint_v1 set secondary_ts = primary_ts + 7")

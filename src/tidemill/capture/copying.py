@@ -181,7 +181,7 @@ class InitialCopy:
         log.warning("a batch of the initial copy was lost; beginning it again", reason=str(error))
 
     def _recover(self) -> None:
-        self._writer.recover(self.state.at, None, self.state.sink_state, None)
+        self._writer.recover(self.state.at, None, self.state.sink_state, None, self._sink.term)
 
     def take(self) -> list[Unit]:
         """The next batch; empty when all is copied."""

@@ -196,7 +196,8 @@ class Lane:
             state = await self.link.sink_state()
 
             async def recover() -> None:
-                await self.writing.recover(at, new.keys(), tables, state, handover.written_ts)
+                term = self.link.orders.term
+                await self.writing.recover(at, new.keys(), tables, state, handover.written_ts, term)
 
             await self.writing.wait_out(recover)
             self._written_ts = max(self._written_ts, handover.written_ts or Ts(0))

@@ -191,7 +191,7 @@ class LaneBatches:
         at, ddl_ts = lane.progress.at, lane.progress.ddl_ts
         tables = None if lane.assignment.is_everything else lane.tables.infos(ids, at, ddl_ts)
         state = await lane.link.sink_state()
-        await lane.writing.recover(at, ids, tables, state, self.begun_ts)
+        await lane.writing.recover(at, ids, tables, state, self.begun_ts, lane.link.orders.term)
 
     def _check_current(self, generation: int) -> None:
         if generation != self._generation:

@@ -186,7 +186,7 @@ class LaneBuilder:
         tables = self.tables_of(assignment, at)
         ids = [i for table in tables or () for i in table.physical_ids]
         state = await self.link.sink_state()
-        await lane.writing.wait_out(lambda: lane.writing.recover(at, ids, tables, state, written_ts))
+        await lane.writing.wait_out(lambda: lane.writing.recover(at, ids, tables, state, written_ts, orders.term))
         lane.wake(assignment, at, newer[-1] if newer else orders, written_ts)
 
     def _open_sorter(self, folder: Path, share: float) -> Sorter:

@@ -143,9 +143,12 @@ class Members:
                 return Takeover(name, member.assignment, owned.at[name], written_ts)
         return None
 
-    def given_up_by(self, givers: Collection[str]) -> frozenset[int]:
-        """Tables that these had given up, and no other has taken over."""
-        return frozenset(table for table, giver in self._adrift.items() if giver in givers)
+    def orphans(self, fenced: Collection[str]) -> frozenset[int]:
+        """Tables that one of these has by name, or had given up, and that no other has taken over. Whoever else may
+        have known of them, nobody does now."""
+        given_up = {table for table, giver in self._adrift.items() if giver in fenced}
+        gone = (member for name, member in self.by_name.items() if member.is_gone and name in fenced)
+        return frozenset(given_up).union(*(each.assignment.tables for each in gone if not each.assignment.is_rest))
 
     def _part(self, owned: Ownership, name: str, tables: frozenset[int]) -> Ownership:
         """Take tables from a processor that is gone. The last one takes it along. One that it was admitted with, and

@@ -27,10 +27,12 @@ from tidemill.errors import DataDirError, SupersededError
 from tidemill.log import get_logger
 from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
-from tidemill.private import is_open_to_others, make_private, open_private, replace_private
+from tidemill.private import is_open_to_others, make_private, open_private, replace_private, strangers
 
 _FORMAT = 1
 DEFAULT_NAME = "default"
+# What a start that was killed may have left before it had saved a state. The lock comes first.
+_BEFORE_A_STATE = ("id", "segments", "undecodable", "scratch", "spark.log", "partitions", "partitions.refused")
 
 log = get_logger("state")
 
@@ -116,6 +118,12 @@ class StateWriter:
         saved = self.saved
         return saved.checkpoint_ts if saved is not None else Ts(0)
 
+    @property
+    def passed_ts(self) -> Ts:
+        """All tables have passed it, and all DDLs up to it have run, which is saved. Whoever owns next begins here."""
+        saved = self.saved
+        return min(saved.schema_ts, saved.checkpoint_ts) if saved is not None else Ts(0)
+
     async def save(self, state: ChangefeedState) -> None:
         """Durable when it returns. States are saved in the order in which this is called."""
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, self._metadata.save, state))
@@ -176,9 +184,9 @@ class DataDir:
 
     def _refuse_others_files(self) -> None:
         """A folder is closed to others and parts of it are removed: it has to be ours, or hold nothing yet."""
-        if not self.path.is_dir() or any((self.path / name).exists() for name in ("lock", "changefeed.json")):
+        if not self.path.is_dir() or (self.path / "changefeed.json").exists():
             return
-        strange = sorted(p.name for p in self.path.iterdir() if p.name != "lost+found" and not p.name.startswith("."))
+        strange = strangers(self.path, _BEFORE_A_STATE)
         if strange:
             raise DataDirError(
                 f"cannot use data-dir {self.path}: it holds {strange[0]!r}{' and more' if len(strange) > 1 else ''}, "

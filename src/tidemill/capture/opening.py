@@ -72,7 +72,7 @@ class Opening:
         captured = self._check_tables(schema, state)
         # The sink's own checkpoint is published after ours is saved, so it is never above it, unless it is another's.
         target = self._sink_options.named(state.changefeed_id, pd.cluster_id)
-        written_ts = await pd.get_ts() if self.is_begun else None
+        was_begun = self.is_begun
 
         async def opened() -> tuple[OwnerSink, dict[str, Any] | None]:
             # Beside the loop: a bucket or a catalog that does not answer is waited for within the call.
@@ -80,6 +80,8 @@ class Opening:
 
         # A new changefeed whose sink does not answer is rather told so: the URI may be wrong.
         sink, sink_state = await (wait_out(opened, say_that_the_sink_is_away) if self.is_begun else opened())
+        # From here on nobody else writes. While the sink was away, or somebody had still to be fenced, they may have.
+        written_ts = await pd.get_ts() if was_begun else None
         forget_after(self._home.undecodable, state.at)
         if sink_state is not None:
             state = replace(state, sink_state=sink_state)

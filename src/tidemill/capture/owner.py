@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from tidemill.capture.beside import Beside
+from tidemill.capture.ddls import Ddls
 from tidemill.capture.link import Tell
 from tidemill.capture.meeting import Meeting
 from tidemill.capture.members import NOBODY, Members
@@ -25,19 +26,16 @@ from tidemill.capture.metadata import ChangefeedState, StateWriter
 from tidemill.capture.publishing import Publishing
 from tidemill.capture.schema_feed import SchemaFeed
 from tidemill.clock import SYSTEM_CLOCK, Clock
-from tidemill.control.barriers import BarrierQueue, Pending
 from tidemill.control.ownership import (
     Ownership,
     can_run_ddl,
-    ddl_done,
     learned,
 )
 from tidemill.errors import SinkError
-from tidemill.flow.filter import ColumnSelector, DdlFilter, LeftOut, TableFilter
+from tidemill.flow.filter import LeftOut, TableFilter
 from tidemill.flow.schema import SchemaChange
 from tidemill.log import get_logger
 from tidemill.model.changefeed import ChangefeedConfig
-from tidemill.model.ddl import DdlEvent
 from tidemill.model.orders import Assignment, Handover, Orders, Report
 from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
@@ -72,11 +70,7 @@ class ChangefeedOwner:
         self._states = states
         self._clock = clock
         self.left_out = LeftOut(TableFilter(config or ChangefeedConfig()))
-        self._ddl_filter = DdlFilter(config or ChangefeedConfig())
-        self._selector = ColumnSelector(config or ChangefeedConfig())
         self.members = Members(feed.store)
-        self._ddls: deque[SchemaChange] = deque()
-        self._queue = BarrierQueue()
         self._reports: deque[Report] = deque()  # with something for the sink, not taken by it yet
         self._wakes = asyncio.Event()
         self.taking = asyncio.Lock()  # from what the sink takes to the state that tells of it; no reader hears of it
@@ -89,7 +83,7 @@ class ChangefeedOwner:
         self._is_idle_move_unsaved = False
         self._idle_saved_at = clock.monotonic()
         self.state = state  # as it is to be saved next
-        self.ddls = 0  # that were run
+        self.ddls = Ddls(self, sink, states, config or ChangefeedConfig())
         self.owned = Ownership(
             {NOBODY: state.at},
             state.ddl_ts,
@@ -105,8 +99,9 @@ class ChangefeedOwner:
         now = self.owned
         is_over = self.beside.failure is not None
         return Orders(
-            now.ddl_ts, now.sync_ts, now.target_ts, now.is_stopping, is_over, self.members.saved, self.meeting.epoch
-        )
+            now.ddl_ts, now.sync_ts, now.target_ts, now.is_stopping, is_over, self.members.saved, self.meeting.epoch,
+            self._sink.term,
+        )  # fmt: skip
 
     @property
     def is_done(self) -> bool:
@@ -208,7 +203,7 @@ class ChangefeedOwner:
     def turn(self) -> None:
         if can_run_ddl(self.owned):
             self.owned = replace(self.owned, is_ddl_running=True)
-            self.beside.begin(self._run_ddls)
+            self.beside.begin(self.ddls.run)
         elif self.meeting.is_complete:
             self.owned = replace(self.owned, is_syncing=True)
             self.beside.begin(self.meeting.hold)
@@ -219,56 +214,18 @@ class ChangefeedOwner:
     def _learn(self, changes: Sequence[SchemaChange], resolved_ts: Ts) -> None:
         # Those up to there had run before the restart; what they say of the tables is needed all the same.
         new = [change for change in changes if change.finished_ts > self.owned.ddl_ts]
-        self._ddls.extend(new)
-        self._queue.extend(Pending(change.finished_ts, change.touched) for change in new)
+        self.ddls.add(new)
         if changes:
             self.left_out.note(self.feed.store.tables())
         before = self.owned.ddl_ts
-        self.owned = learned(self.owned, resolved_ts, self._queue.barriers)
+        self.owned = learned(self.owned, resolved_ts, self.ddls.barriers)
         if new or self.owned.ddl_ts != before:
-            self._is_idle_move_unsaved = True
+            self.note_idle_move()
         self.turn()
 
-    async def _run_ddls(self) -> None:
-        """The first that waits, and those behind it that may run by then."""
-        while await self._is_first_due():
-            await self._run_ddl(self._ddls[0])
-            self._ddls.popleft()
-            self._queue.pop()
-            self.owned = replace(ddl_done(self.owned, self._queue.barriers), is_ddl_running=True)  # until the last
-            self._is_idle_move_unsaved = True
-        self.owned = replace(self.owned, is_ddl_running=False)
-        self.tell()
-        self.publishing.begin()
-        self.turn()
-
-    async def _is_first_due(self) -> bool:
-        """Whether a DDL may run now: the rows before it have not only been reported, they are saved as well. After a
-        crash they would come again, behind the DDL."""
-        async with self.taking:
-            await self.save_what_came()
-        self.owned = replace(self.owned, is_ddl_running=False)
-        if self.beside.failure is not None or not can_run_ddl(self.owned):
-            return False
-        self.owned = replace(self.owned, is_ddl_running=True)
-        return True
-
-    async def _run_ddl(self, change: SchemaChange) -> None:
-        for event in change.events:
-            if not self._ddl_filter.keeps(event):
-                log.info("leaving DDL out", ts=event.finished_ts, schema=event.schema, query=event.query)
-                continue
-            log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
-            sent = _as_it_goes_out(event, self._selector)
-            if event.gives_key:  # it may bring rows, which count like a batch's
-                async with self.taking:
-                    sink_state = await self.beside.in_sink(self._sink.ddl, sent)
-                    if sink_state is not None:  # writers of the table go by what is published
-                        await self.save(sink_state)
-                        await self.beside.in_sink(self._sink.publish, self._states.checkpoint_ts)
-            else:
-                await self.beside.in_sink(self._sink.ddl, sent)
-            self.ddls += 1
+    def note_idle_move(self) -> None:
+        """Something has moved without rows: it is saved when there is time."""
+        self._is_idle_move_unsaved = True
 
     # What is saved, and told.
 
@@ -281,8 +238,8 @@ class ChangefeedOwner:
                 await self.save()
 
     async def save_what_came(self) -> None:
-        """With ``taking`` held: what was being saved is saved by now."""
-        if self._reports:
+        """With ``taking`` held: what was being saved is saved by now. So is what came meanwhile."""
+        while self._reports:
             await self.save()
 
     async def save(self, sink_state: dict[str, Any] | None = None) -> None:
@@ -300,7 +257,7 @@ class ChangefeedOwner:
         self._idle_saved_at = self._clock.monotonic()
         self.members.note_saved(numbers)
         # What waits for a DDL to become somebody's table may be below all that is saved.
-        self.feed.forget(min(self.state.schema_ts, self.owned.lowest_ts))
+        self.feed.forget(min(self._states.passed_ts, self.owned.lowest_ts))
         self.tell()
         self.members.forget_those_that_left()
         self.publishing.begin()
@@ -339,13 +296,3 @@ class ChangefeedOwner:
                         await self.save()
                     await self.beside.in_sink(self._sink.publish, self._states.checkpoint_ts)
         await self.beside.close()
-
-
-def _as_it_goes_out(event: DdlEvent, selector: ColumnSelector) -> DdlEvent:
-    """With the columns that go out."""
-    after, before = event.table_info, event.pre_table_info
-    return replace(
-        event,
-        table_info=selector.table(after) if after is not None else None,
-        pre_table_info=selector.table(before) if before is not None else None,
-    )

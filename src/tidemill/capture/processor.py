@@ -42,6 +42,7 @@ class SpanProcessor:
         self._main: RunningLane | None = None
         self._others: dict[str, RunningLane] = {}
         self.preparing: list[RunningLane] = []  # of tables that are still somebody else's
+        self.between: frozenset[int] = frozenset()  # tables on their way from one lane to another
         self._moving = asyncio.Lock()  # tables between lanes, or to and from other processors
         self._looking: asyncio.Task[None] | None = None
         self._watch = _Watch(clock)
@@ -91,14 +92,17 @@ class SpanProcessor:
     def _lane_name(self) -> str:
         return f"{self.name}/{next(self._numbers)}"
 
-    async def prepare(self, tables: frozenset[int], ts: Ts) -> None:
-        """Read and sort these from ``ts`` on. Nothing of them is written before they are handed over."""
+    async def prepare(self, tables: frozenset[int], ts: Ts) -> Ts:
+        """Read and sort these from ``ts`` on, or from where it is returned: a schema that was read since then begins
+        where the tables have been saved to be. Nothing of them is written before they are handed over."""
         async with self._moving:
+            since_ts = max(ts, self._build.feed.store.floor_ts)
             running = await self._build.prepare(
-                self._lane_name(), Assignment(tables), Checkpoints(ts), share=_SMALL_SHARE
+                self._lane_name(), Assignment(tables), Checkpoints(since_ts), share=_SMALL_SHARE
             )  # fmt: skip
             self.preparing.append(running)
             running.pull()
+            return since_ts
 
     def prepared(self) -> dict[int, Ts]:
         """How far the tables are resolved that are being prepared."""
@@ -119,20 +123,22 @@ class SpanProcessor:
         async with self._moving:
             for running in list(self.preparing):
                 if running.lane.assignment.tables == handover.tables:
-                    self.preparing.remove(running)
                     await self._commit(running, handover)
                     return
             await self._drop_prepared(handover.tables)
             await self._accept(handover)
 
     async def _commit(self, running: RunningLane, handover: Handover) -> None:
-        """Let tables that were prepared be written, in a lane of their own until they have caught up."""
+        """Let tables that were prepared be written, in a lane of their own until they have caught up. Until then it
+        needs the schema from where it was prepared, and counts as being so."""
         at = _checkpoints(handover, running.lane.progress.at.base_ts)
         try:
             await self._build.commit(running, Assignment(handover.tables), at, written_ts=handover.written_ts)
         except BaseException:
+            self.preparing.remove(running)
             await running.close()
             raise
+        self.preparing.remove(running)
         await self._begin(running, handover.at)
 
     async def _begin(self, running: RunningLane, ids: Iterable[int]) -> None:
@@ -229,9 +235,11 @@ class SpanProcessor:
         slow = slow_tables(self._watch.look(self.main.lane))
         if slow:
             log.warning("tables are far behind the others; they go on by themselves", tables=sorted(slow))
+            self.between = slow  # where that fails, they stay it: nobody knows who has them
             handover = await self.main.lane.give_up(slow)
             at = _checkpoints(handover, self.main.lane.progress.at.base_ts)
             await self._open_beside(Assignment(slow), at, handover.at, handover.written_ts)
+            self.between = frozenset()
 
     async def _join_if_close(self, running: RunningLane) -> None:
         """Let the main lane wait for a lane that has nearly caught up, then let its tables join."""
@@ -249,7 +257,9 @@ class SpanProcessor:
                 if self._clock.monotonic() > deadline:
                     return  # again later
                 await lane.moved()
-            await self._accept(await lane.give_up(lane.assignment.tables))
+            self.between = lane.assignment.tables
+            await self._accept(await lane.give_up(self.between))
+            self.between = frozenset()
             log.info("tables have caught up and joined the others", lane=lane.name)
         finally:
             main.hold(None)

@@ -33,6 +33,7 @@ class SinkEpoch:
         lane = self._lane
         while not self.is_current:
             wanted, state = self._wanted, await lane.link.sink_state()
-            await lane.writing.wait_out(partial(lane.writing.recover, lane.progress.at, (), (), state, None))
+            term = lane.link.orders.term
+            await lane.writing.wait_out(partial(lane.writing.recover, lane.progress.at, (), (), state, None, term))
             self._taken = wanted
         lane.turn()

@@ -30,7 +30,7 @@ def status_of(
         lag_seconds=lag_seconds(checkpoint_ts, SYSTEM_CLOCK.now()),
         latency_p50=_quantile(latencies, 0.5),
         latency_p99=_quantile(latencies, 0.99),
-        totals=replace(totals, ddls=owner.ddls),
+        totals=replace(totals, ddls=owner.ddls.count),
         pending_rows=sum(each.rows for each in sorters),
         memory_bytes=sum(each.memory_bytes for each in sorters),
         disk_bytes=sum(each.disk_bytes for each in sorters),

@@ -60,10 +60,11 @@ class Writing:
         tables: Sequence[TableInfo] | None,
         state: Mapping[str, Any] | None,
         written_ts: Ts | None,
+        term: str,
     ) -> None:
-        """Begin a generation of the sink, and take back what was written of ``tables`` above the checkpoints (None: of
-        all). ``ids`` are theirs."""
-        await self._in_thread(self._writer.recover, at, tables, state, written_ts)
+        """Begin a generation of the sink for the owner of ``term``, and take back what was written of ``tables`` above
+        the checkpoints (None: of all). ``ids`` are theirs."""
+        await self._in_thread(self._writer.recover, at, tables, state, written_ts, term)
         forget_after(self._undecodable, at, None if tables is None else ids)
 
     async def units(self, parts: Sequence[Part], extent: Extent) -> list[Unit]:

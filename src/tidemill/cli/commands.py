@@ -4,10 +4,12 @@ The module of a command is imported when that command is asked for: what ``run``
 and the others should not wait for it.
 """
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib import import_module
+from inspect import getdoc
 
 import typer
 
@@ -37,10 +39,19 @@ def application(commands: Sequence[str] = COMMANDS) -> typer.Typer:
             module = name.replace("-", "_")
             command = getattr(import_module(f"tidemill.cli.{module}"), module)
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
+            for each in command.registered_commands:
+                each.short_help = _first_sentence(each.callback)
+            help_of_group = command.registered_callback.callback if command.registered_callback else None
+            app.add_typer(command, name=name, short_help=_first_sentence(help_of_group) or command.info.help)
         else:
-            app.command(name)(command)
+            app.command(name, short_help=_first_sentence(command))(command)
     return app
+
+
+def _first_sentence(command: Callable[..., object] | None) -> str:
+    """What a list of commands says of one: the whole sentence, which would be cut off in the middle otherwise."""
+    paragraph = (getdoc(command) or "").split("\n\n")[0]
+    return re.split(r"(?<=\.)\s", paragraph)[0].replace("\n", " ")
 
 
 def root(

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import orjson
 import typer
-from rich.console import Console
 
 from tidemill.cli import stopping
 from tidemill.cli.options import (
@@ -23,6 +22,7 @@ from tidemill.cli.options import (
     sink_uri_of,
     spark_conf_of,
     spark_master_of,
+    told,
     zone_of,
 )
 from tidemill.clock import SYSTEM_CLOCK
@@ -107,7 +107,7 @@ def consume(
     )
     waiting, end_ts = ReadyFile(ready_file), parse_ts(target_ts, "--target-ts")
     began, stop = SYSTEM_CLOCK.monotonic(), stopping.current()
-    feed = Consume(options, lambda text: Console(stderr=True).print(text, highlight=False, soft_wrap=True))
+    feed = Consume(options, lambda text: told().print(text, highlight=False, soft_wrap=True))
     with stop.graceful(), stop.on_abandon(_end_spark):
         finished = _run(feed, stop, end_ts, lambda: waiting.write({"pid": os.getpid(), "data_dir": str(data_dir)}))
     _summary(feed.last, finished, SYSTEM_CLOCK.monotonic() - began, output)
@@ -115,7 +115,7 @@ def consume(
 
 def _run(feed: Consume, stop: stopping.Stop, end_ts: Ts | None, on_ready: Callable[[], None]) -> bool:
     """Until all up to ``end_ts`` is written (True), or somebody stops it."""
-    line, finished = Console(stderr=True), False
+    line, finished = told(), False
     shown_at = SYSTEM_CLOCK.monotonic()
     try:
         feed.start(stop.is_set)

@@ -14,6 +14,7 @@ import orjson
 import typer
 
 from tidemill import demo as demonstration
+from tidemill import kernelcache
 from tidemill.cli import stopping
 from tidemill.cli.box import require_box
 from tidemill.cli.options import Output, SparkConf, spark_conf_of
@@ -21,8 +22,8 @@ from tidemill.clock import SYSTEM_CLOCK
 from tidemill.demo import live
 from tidemill.errors import UpstreamUnavailableError, UsageError
 
-_READY_SECONDS = 120.0
-_ARRIVAL_SECONDS = 120.0
+_READY_SECONDS = 600.0  # a first start on a small machine compiles for minutes; whoever ends is noticed at once
+_ARRIVAL_SECONDS = 600.0
 _STOP_SECONDS = 60.0
 _ABANDON_SECONDS = 10.0
 
@@ -57,12 +58,7 @@ def demo(
 
     with tempfile.TemporaryDirectory(prefix="tidemill-demo-") as scratch:
         folder = keep or Path(scratch) / "files"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"cannot use --keep {keep}: {error.strerror}. Choose a folder that you may write to."
-            ) from error
+        _make_empty(folder)
         outcome = _capture(Path(scratch), folder, say, spark_conf or [])
         comparisons = [demonstration.compare(folder, mark) for mark in (*demonstration.marks(), *outcome.marks)]
     _report(comparisons, outcome.summary, SYSTEM_CLOCK.monotonic() - began, keep, output)
@@ -70,8 +66,28 @@ def demo(
         raise typer.Exit(1)
 
 
+def _make_empty(folder: Path) -> None:
+    """Each run is a cluster of its own, whose changes do not go to a folder that an earlier one has left."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"cannot use --keep {folder}: it is not a folder. Choose another.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        first = next(folder.iterdir(), None)
+    except OSError as error:
+        raise UsageError(
+            f"cannot use --keep {folder}: {error.strerror}. Choose a folder that you may write to."
+        ) from error
+    if first is not None:
+        raise UsageError(
+            f"cannot use --keep {folder}: it holds {first.name!r}. "
+            "Choose a folder that is empty or does not exist yet; what an earlier demo has left may be removed."
+        )
+
+
 def _capture(scratch: Path, folder: Path, say: Say, spark_conf: list[str]) -> Outcome:
     say("Starting an embedded TiDB: PD, three stores and two SQL nodes, with what a real TiDB had committed …")
+    if not kernelcache.is_complete():
+        say("(The first run on a machine compiles code: that takes a minute or two more.)")
     flags: dict[str, object] = {"stores": 3, "pd_port": 0, "sql_port": 0, "sql_nodes": 2, "resolved_interval": "200ms"}
     with _running("upstream", scratch, load=demonstration.history_path(), **flags) as upstream:
         ready = upstream.ready()
@@ -116,8 +132,15 @@ def _arrived(folder: Path, ts: int, feed: "_Process") -> None:
     while live.checkpoint(folder) < ts:
         feed.check("ended before everything was captured")
         if SYSTEM_CLOCK.monotonic() > deadline:
-            raise UpstreamUnavailableError(f"nothing arrived for {_ARRIVAL_SECONDS:.0f} s: the machine is too busy.")
+            raise _too_busy("nothing arrived", _ARRIVAL_SECONDS)
         feed.pause()
+
+
+def _too_busy(what: str, seconds: float) -> UpstreamUnavailableError:
+    return UpstreamUnavailableError(
+        f"{what} within {seconds:.0f} s: the machine is too busy. Run 'tidemill warm', which compiles in advance, "
+        "then try again."
+    )
 
 
 class _Process:
@@ -143,7 +166,7 @@ class _Process:
         while not self._ready_file.exists():
             self.check("did not start")
             if SYSTEM_CLOCK.monotonic() > deadline:
-                raise UpstreamUnavailableError(f"tidemill {self._name} did not start in {_READY_SECONDS:.0f} s.")
+                raise _too_busy(f"tidemill {self._name} did not start", _READY_SECONDS)
             self.pause()
         document: dict[str, Any] = json.loads(self._ready_file.read_bytes())
         return document

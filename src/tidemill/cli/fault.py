@@ -286,6 +286,8 @@ def _ask(pd: str, name: str, **arguments: object) -> dict[str, Any]:
         raise UpstreamUnavailableError(
             f"nobody listens at {address}. Start one with: tidemill upstream, and give the address it prints."
         ) from error
+    except http.client.BadStatusLine as error:  # whose text is what came, such as the greeting of a SQL node
+        raise _no_upstream(address, "what answered does not speak HTTP") from error
     except (OSError, http.client.HTTPException) as error:
         raise _no_upstream(address, str(error) or type(error).__name__) from error
     return _document(address, response.status, answer)
@@ -383,5 +385,5 @@ def _table(columns: list[str], rows: Any) -> None:
         table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*map(str, row))
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     console.print(table, width=max(console.width, _WIDTH), crop=False, overflow="ignore")

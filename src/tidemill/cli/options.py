@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
@@ -22,6 +22,9 @@ from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.security import PLAIN, Security
 from tidemill.model.ts import LEAST_TSO, MAX_TS, Ts, compose, why_not_a_ts
 from tidemill.upstream.tls import context_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _MASTER = re.compile(
     r"local(\[([1-9][0-9]{0,3}|\*)(,[1-9][0-9]{0,3})?\])?|spark://[^\s:,]+:[0-9]+(,[^\s:,]+:[0-9]+)*|yarn|k8s://\S+"
@@ -189,15 +192,26 @@ def configure_log(level: str) -> None:
     log.configure(level)
 
 
+def told() -> "Console":
+    """stderr, for lines that may quote paths, names and errors of others: nothing in them is an order to the console,
+    where ``[/data]`` would end a style that nobody has begun."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, emoji=False)
+
+
 class ReadyFile:
     """Tells whoever waits that we serve: the file appears whole or not at all.
 
     One that an earlier run has left is removed at once, and whether we may write is found out now, not when we serve.
+    What is no file is left alone: to remove /dev/null would hurt everybody on the machine.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         if path is not None:
+            if path.exists() and not path.is_file():
+                raise UsageError(f"--ready-file {path} is no file, and is not replaced. Name one that may be.")
             with self._explained(path):
                 path.unlink(missing_ok=True)
                 self._aside(path).write_bytes(b"")

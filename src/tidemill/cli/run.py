@@ -7,7 +7,6 @@ from typing import Annotated
 
 import orjson
 import typer
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -33,6 +32,7 @@ from tidemill.cli.options import (
     sink_uri_of,
     spark_conf_of,
     spark_master_of,
+    told,
     zone_of,
 )
 from tidemill.clock import SYSTEM_CLOCK
@@ -150,7 +150,7 @@ class ProgressLine:
     """Live on a terminal, a plain line every few seconds elsewhere. Always on stderr."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
+        self._console = told()
         self._live = Live(console=self._console, refresh_per_second=4, transient=True) if sys.stderr.isatty() else None
         self._last = (SYSTEM_CLOCK.monotonic(), 0)
         self._rate = 0.0

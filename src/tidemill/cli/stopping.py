@@ -31,6 +31,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 _IDLE_SECONDS = 0.2
+_SILENT_SECONDS = 1.0  # then whoever pressed Ctrl-C is told that it was heard
 _ECHO_SECONDS = 0.3  # one request may come twice: coreutils' timeout signals its child, then its whole process group
 
 
@@ -121,7 +122,7 @@ def supervise(work: Callable[[], None], *, is_graceful: bool = False) -> None:
 
 def _watch(stop: Stop, inbox: "SimpleQueue[int | None]") -> None:
     """Returns when the work is done."""
-    grace, asked_at = _GRACE_SECONDS, 0.0
+    grace, asked_at, is_told = _GRACE_SECONDS, 0.0, False
     while True:
         try:
             # Without end it would not wake up for a signal that the kernel has given to another thread.
@@ -131,6 +132,10 @@ def _watch(stop: Stop, inbox: "SimpleQueue[int | None]") -> None:
                 grace -= _POLL_SECONDS
             if grace <= 0:
                 _abandon(stop, 0)
+            if stop.is_set() and not is_told and SYSTEM_CLOCK.monotonic() >= asked_at + _SILENT_SECONDS:
+                is_told = True
+                if sys.stderr.isatty():
+                    print("Stopping after what is under way. Ctrl-C again: at once.", file=sys.stderr)
             continue
         if found is None:
             return

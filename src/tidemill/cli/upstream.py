@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tidemill import kernelcache
 from tidemill.cli import stopping
 from tidemill.cli.box import require_box
 from tidemill.cli.options import ReadyFile, configure_log, parse_seconds
@@ -67,6 +68,8 @@ def upstream(
     from tidebox.warm import warm_up
 
     configure_log(log_level)
+    if not kernelcache.is_complete():
+        typer.echo("Starting. The first start on a machine compiles code, which takes a minute or so …", err=True)
     waiting = ReadyFile(ready_file)
     stop = stopping.current()
     with (

@@ -59,6 +59,7 @@ def warm(output: Annotated[Output, typer.Option("--output", help="How to print t
     missing = missing_parts()
     was_warm = home is None or (has_archive(home) and (kernelcache.is_complete() or bool(missing)))
     if home is not None and not was_warm:
+        typer.echo("Compiling, and archiving the classes of Spark. This takes a minute or two, once …", err=True)
         with recording(home):
             if missing:
                 _start_once()

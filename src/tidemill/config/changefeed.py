@@ -25,6 +25,7 @@ from tidemill.model.changefeed import (
 )
 from tidemill.model.security import Security
 
+_LARGEST_NUMBER = (1 << 64) - 1
 _SECRET = re.compile(r"(?i)password|secret|token|-key$")
 
 
@@ -52,6 +53,8 @@ def parse_config(
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"cannot read {name}: {error}. It must be TOML, as TiCDC's changefeed files are.") from error
+    except ValueError:  # of Python, which converts no number of thousands of digits
+        raise ConfigError(f"cannot read {name}: it holds a number of thousands of digits. Correct it.") from None
     except RecursionError:
         raise ConfigError(f"cannot read {name}: its values are nested too deeply. Take some brackets out.") from None
     return _Reader(text, name, {**KEYS, **(more or {})}).read(document)
@@ -156,6 +159,8 @@ class _Reader:
         return entries
 
     def _value(self, key: Key, place: str, value: Any) -> Any:
+        if _has_long_number(value):
+            raise self._error(place, "holds a number that is too large: 64 bits are the most")
         try:
             return key.read(value)
         except ValueError as wanted:
@@ -224,6 +229,15 @@ def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _has_long_number(value: Any) -> bool:
+    """TOML allows numbers of any length in hex, Python shows none of thousands of digits, and states hold 64 bits."""
+    if isinstance(value, list):
+        return any(map(_has_long_number, value))
+    if isinstance(value, Mapping):
+        return any(map(_has_long_number, value.values()))
+    return isinstance(value, int) and not -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER
 
 
 def _shown(value: Any) -> str:

@@ -50,6 +50,9 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]*)(:\d{1,5})?")
 _BROKERS = re.compile(rf"{_HOST.pattern}(,{_HOST.pattern})*")
 _TOPIC = re.compile(r"/?[A-Za-z0-9._-]{1,249}/?")
 _LOOPBACK = re.compile(r"(?<![\w.-])(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?(?![\w.-])", re.IGNORECASE)
+_PARAMETERS = "|".join(sorted(SHOWN | HIDDEN))
+_MISPLACED = re.compile(rf"[&;](?:{_PARAMETERS})=")  # in a path: a '?' is missing
+_WRONGLY_PARTED = re.compile(rf";(?:{_PARAMETERS})=")  # in a value: a '&' is
 _VEIL = "…"
 _ENCODE = "Write what is special in a user or password (such as / ? # @ : [ ]) in percent form, as %2F %3F %23 %40."
 
@@ -74,7 +77,7 @@ def safe_uri(uri: str) -> str:
 def _is_doubtful(scheme: str, at: str, path: str, query: str) -> bool:
     """Whether something of a user's may stand elsewhere than before the host."""
     if scheme in _FOLDERS or scheme in _BUCKETS:
-        return bool(at)
+        return bool(at) or bool(_MISPLACED.search(path))
     if scheme in QUEUES:
         return bool(at) or "@" in query or not _TOPIC.fullmatch(path or "-")
     return bool(path) or "@" in query
@@ -82,13 +85,15 @@ def _is_doubtful(scheme: str, at: str, path: str, query: str) -> bool:
 
 def _shown(pair: str) -> str:
     name, _, value = pair.partition("=")
-    if name in SHOWN and "@" not in unquote(value):
+    if name in SHOWN and "@" not in unquote(value) and not _WRONGLY_PARTED.search(value):
         return pair
     return f"{name}=xxxxx" if name in SHOWN or name in HIDDEN else _VEIL
 
 
 def split_uri(uri: str) -> SplitResult:
     """Raises SinkUriError where it cannot be read, or only by guessing where a password ends."""
+    if not _is_text(uri):
+        raise SinkUriError("the sink URI holds bytes that are not UTF-8 text. Write é as %C3%A9, say.")
     try:
         parts = urlsplit(uri)
         port = parts.port if parts.scheme.lower() not in QUEUES else None
@@ -103,6 +108,16 @@ def split_uri(uri: str) -> SplitResult:
             "Write é as %C3%A9, say."
         ) from None
     scheme = parts.scheme.lower()
+    if _MISPLACED.search(parts.netloc + parts.path):
+        raise SinkUriError(
+            f"cannot read the sink URI {safe_uri(uri)}: parameters stand where its path should end. They begin with a "
+            "'?': …/path?name=value&name=value."
+        )
+    if _WRONGLY_PARTED.search(parts.query):
+        raise SinkUriError(
+            f"cannot read the sink URI {safe_uri(uri)}: parameters have a ';' between them. Write '&', or %3B where it "
+            "is part of a value."
+        )
     if parts.fragment or "#" in uri:
         raise SinkUriError(f"cannot read the sink URI {safe_uri(uri)}: it has a '#', which would end it. {_ENCODE}")
     if scheme in DATABASES:
@@ -115,6 +130,15 @@ def split_uri(uri: str) -> SplitResult:
     elif "@" in parts.netloc and scheme in _FOLDERS:
         raise SinkUriError(f"a sink URI of scheme {scheme!r} has no user, password or host. Write {scheme}:///….")
     return parts
+
+
+def _is_text(given: str) -> bool:
+    """Whether a word of the command line is text: bytes that are not come as what no encoding takes."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def brokers_of(netloc: str, default_port: int = 9092) -> list[str]:

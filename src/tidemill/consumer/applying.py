@@ -144,7 +144,7 @@ class Applying:
     def _recover(self) -> None:
         """Rows of any ts may be there: whoever wrote the topic may have begun with a copy of theirs."""
         at_ts, state = self._saved
-        self._writer.recover(Checkpoints(at_ts), None, state, MAX_TS)
+        self._writer.recover(Checkpoints(at_ts), None, state, MAX_TS, self._owner.term)
 
     def _patiently(self, call: Callable[[], T], *, recovers: bool = False) -> T:
         """Again and again, as long as what stops it may pass."""

@@ -20,9 +20,10 @@ from tidemill.consumer.catalog import document_of, table_of
 from tidemill.errors import DataDirError
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.private import make_private, open_private, replace_private
+from tidemill.private import make_private, open_private, replace_private, strangers
 
 _FORMAT = 1
+_BEFORE_A_STATE = ("id", "staged", "scratch", "spark.log")  # that a start which was killed may have left
 _REMEDY = "Restore it from a copy, or start anew with another --data-dir."
 
 
@@ -73,12 +74,12 @@ class ConsumerDir:
             self._lock = None
 
     def _refuse_others_files(self) -> None:
-        if not self.path.is_dir() or (self.path / "consumer.json").exists() or (self.path / "id").exists():
-            if (self.path / "changefeed.json").exists():
-                raise DataDirError(f"data-dir {self.path} is a changefeed's. Choose another for a consumer.")
+        if (self.path / "changefeed.json").exists():
+            raise DataDirError(f"data-dir {self.path} is a changefeed's. Choose another for a consumer.")
+        if not self.path.is_dir() or (self.path / "consumer.json").exists():
             return
-        strange = sorted(p.name for p in self.path.iterdir() if p.name != "lost+found" and not p.name.startswith("."))
-        if strange and strange != ["lock"]:
+        strange = strangers(self.path, _BEFORE_A_STATE)
+        if strange:
             raise DataDirError(
                 f"cannot use data-dir {self.path}: it holds {strange[0]!r}, which is not a consumer's. Choose a folder "
                 "that is empty or does not exist yet."

@@ -1,7 +1,7 @@
 """DDLs that have not run yet, and which tables wait for them. Pure."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidemill.model.ts import Ts
@@ -43,6 +43,10 @@ class BarrierQueue:
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    def __iter__(self) -> Iterator[Pending]:
+        """In the order in which they run."""
+        return iter(self._pending)
 
     @property
     def barriers(self) -> Barriers:

@@ -11,11 +11,14 @@ sync point is noted when all tables are exactly there, and every DDL up to it ha
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from tidemill.control.barriers import Barriers, Pending
 from tidemill.errors import InvariantError
 from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import MAX_TS, Ts
+
+_MOST_TOGETHER = 64  # DDLs: what comes again after a crash
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,17 @@ def can_run_ddl(owned: Ownership) -> bool:
         return False
     highest_ts = max((at.base_ts for at in owned.at.values()), default=MAX_TS)
     return owned.schema_ts >= highest_ts and owned.is_at(first)
+
+
+def first_ddls(owned: Ownership, waiting: Iterable[Pending]) -> int:
+    """Where the first DDL that waits may run now: how many may, up to one that touches what another one does, or that
+    has to wait. Each would be next by itself as soon as those before it have run."""
+    count, touched = 0, set[int]()
+    for ddl in islice(waiting, _MOST_TOGETHER):
+        if not touched.isdisjoint(ddl.touched) or not owned.is_at(ddl):
+            break
+        count, touched = count + 1, touched | ddl.touched
+    return count
 
 
 def can_sync(owned: Ownership) -> bool:

@@ -43,7 +43,7 @@ EVERYTHING = Assignment(is_rest=True)
 class Orders:
     """``ddl_ts``: every DDL up to here has run downstream. Nothing may pass ``sync_ts`` or ``target_ts``.
     ``saved``: of each processor, the number of its last report that is durable. ``epoch``: of the sink; writers take it
-    on before they write again."""
+    on before they write again. ``term``: the owner's in the sink, for writers that begin."""
 
     ddl_ts: Ts
     sync_ts: Ts | None = None
@@ -52,6 +52,7 @@ class Orders:
     is_over: bool = False  # nothing is saved any more: what is not durable yet comes again, with another owner
     saved: Mapping[str, int] = field(default_factory=dict)
     epoch: int = 0
+    term: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,10 @@ class BlackholeOwner(AnyTable, NoSyncPoints):
         self.rows, self.bytes = int(said.get("rows", 0)), int(said.get("bytes", 0))
         self._last: dict[str, str] = dict(said.get("last", {}))  # by writer: the batch that was counted last
 
+    @property
+    def term(self) -> str:
+        return ""
+
     def begin(self) -> None:
         """Nobody else can do anything here."""
 
@@ -81,6 +85,7 @@ class BlackholeWriter:
         tables: Collection[TableInfo] | None,
         state: Mapping[str, Any] | None,
         written_ts: Ts | None,
+        term: str,
     ) -> None:
         """Nothing was kept, so nothing is left over."""
 

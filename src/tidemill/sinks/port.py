@@ -105,8 +105,9 @@ class SinkOptions(Protocol):
         imported here."""
 
     def open_writer(self, name: str, *, zone: tzinfo = UTC) -> "SinkWriter":
-        """A writer by a name that no other writer of the changefeed has at the same time, nor had in another process:
-        the first ``recover`` of a writer ends whoever had its name before. Changes nothing yet."""
+        """A writer by a name that no other writer of the changefeed has at the same time, nor had in another process,
+        nor had when it was fenced in this term: the first ``recover`` of a writer ends whoever had its name before.
+        Changes nothing yet."""
 
 
 class OwnerSink(Protocol):
@@ -115,6 +116,10 @@ class OwnerSink(Protocol):
 
     A *term* reaches from ``begin`` to that of the next owner. A call that raised a ``retryable`` error is made again,
     on the same object, so what is kept in memory of the downstream must still be true by then."""
+
+    @property
+    def term(self) -> str:
+        """Of the present term, for ``SinkWriter.recover``; empty before ``begin``."""
 
     def begin(self) -> None:
         """Begin a term: what an earlier owner of this changefeed still does (ddl, sync, publish) has no effect from
@@ -127,9 +132,9 @@ class OwnerSink(Protocol):
         Where it decides something by what it finds, returns the whole state, to be saved before anything is written."""
 
     def fence(self, writers: Collection[str] | None = None) -> None:
-        """End every generation of these writers; None: of all writers of this changefeed, also those that nobody
-        remembers. When it returns, nothing that they or their tasks still do has an effect, and ``recover`` raises
-        SupersededError for a writer that had begun. To go on under the same name it has to be opened anew."""
+        """End every generation of these writers; None: of all writers of this changefeed that have begun, also those
+        that nobody remembers. When it returns, nothing that they or their tasks still do has an effect, and ``recover``
+        raises SupersededError, also for one of these that has yet to begin: its name is not used again in this term."""
 
     def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
         """Run it downstream, where all rows up to it are durable, of the tables that it touches. Nobody writes these
@@ -151,6 +156,15 @@ class OwnerSink(Protocol):
 
     def close(self) -> None:
         """Let go of connections, from any thread."""
+
+
+@runtime_checkable
+class GroupingOwner(OwnerSink, Protocol):
+    """Of a downstream where several DDLs cost little more than one."""
+
+    def ddls(self, events: Sequence[DdlEvent]) -> None:
+        """Like ``ddl`` for each, in any order. No two touch the same table, no row goes between them, and none of them
+        brings rows. After a crash some may have run, and all come again."""
 
 
 @runtime_checkable
@@ -193,6 +207,7 @@ class SinkWriter(Protocol):
         tables: Collection[TableInfo] | None,
         state: Mapping[str, Any] | None,
         written_ts: Ts | None,
+        term: str,
     ) -> None:
         """Begin a new generation of this writer, then make harmless what unfinished batches of any earlier writer left
         of ``tables``, which are given as of where they are ``at``: all of them above there. None: of every table; then
@@ -201,7 +216,11 @@ class SinkWriter(Protocol):
         tasks that have one get SupersededError, or have no effect. The owner has begun before.
 
         ``state`` is the owner's whole state as it was saved last. Changes of these tables up to ``written_ts`` may have
-        been written by somebody who did not come to commit them; None: none above where they are ``at``."""
+        been written by somebody who did not come to commit them; None: none above where they are ``at``.
+
+        ``term`` is that of the owner who wants it (``OwnerSink.term``). A writer that has yet to begin, and does so
+        when that term is over, or when it has been fenced in it, gets SupersededError: nobody knew that it was there,
+        so nobody else could have ended it. A later ``recover`` goes by what the writer itself has begun."""
 
     def target(self, table: TableInfo, physical_id: int, window: Window) -> Target:
         """Where the rows of one unit go, in this generation: the changes of a batch in ``window``, which begins at the

@@ -7,6 +7,7 @@ its stdin is closed, and so with us, however we end.
 """
 
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -32,6 +33,8 @@ Process = subprocess.Popen[bytes]
 ShouldStop = Callable[[], bool]
 
 _POLL_SECONDS = 0.05
+_OLDEST_JAVA = 17
+_ASKING_SECONDS = 30.0
 _started: list[Process] = []
 
 
@@ -157,6 +160,19 @@ def _environment(**values: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def has_java() -> bool:
+def java_trouble() -> str | None:
+    """Why Spark cannot run on the Java that it would start, in some words; None where it can."""
     home = os.environ.get("JAVA_HOME")
-    return shutil.which("java", path=os.path.join(home, "bin") if home else None) is not None
+    java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
+    if java is None:
+        return f"no Java found in JAVA_HOME ({home})" if home else "no Java found"
+    try:
+        asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ASKING_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return f"{java} does not run"
+    if asked.returncode:
+        return f"{java} does not run"  # such as the one of macOS, which only asks for one to be installed
+    found = re.search(r'version "(?:1\.)?(\d+)', asked.stderr)
+    if found and int(found[1]) < _OLDEST_JAVA:
+        return f"{java} is Java {found[1]}"
+    return None

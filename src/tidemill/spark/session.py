@@ -158,9 +158,10 @@ def _start(
         close_session(0.0)
         raise
     except Exception as error:
-        if not jvm.has_java():
+        trouble = jvm.java_trouble()
+        if trouble is not None:
             raise UsageError(
-                "cannot start Spark: no Java found. Install a JDK 17 or newer (Debian: openjdk-17-jre-headless) "
+                f"cannot start Spark: {trouble}. Install a JDK 17 or newer (Debian: openjdk-17-jre-headless) "
                 "and have java on the PATH, or set JAVA_HOME."
             ) from error
         raise EngineError(

@@ -27,6 +27,7 @@ from pyspark.find_spark_home import _find_spark_home
 from tidemill.errors import UsageError
 from tidemill.spark.classes import java_options
 from tidemill.spark.home import use_lean_home
+from tidemill.spark.scratch import process_folder
 
 DEFAULT_MASTER: Final = "local[2]"
 FLIGHT: Final = "spark.tidemill.flight.enabled"  # serve segments by Arrow Flight also where workers may see the files
@@ -60,6 +61,7 @@ _FLAGS: Final = {  # of spark-submit, for what they set
     "--executor-memory": "spark.executor.memory",
 }
 _PYTHON, _LOCAL_IP, _LOCAL_NAME = "PYSPARK_PYTHON", "SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"
+_SOCKET_NAME_BYTES, _MOST_SOCKET_PATH_BYTES = len("/.") + 36 + len(".sock"), 103  # macOS has the shortest paths
 _WORKERS_PYTHON = os.environ.get(_PYTHON)  # the user's: sessions change it
 _KEY = re.compile(r"spark\.[^\s=]+")
 
@@ -144,7 +146,14 @@ def _always(scratch: Path) -> dict[str, str]:
 
 
 def _near() -> dict[str, str]:
-    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    settings = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    # What goes to a Python worker is written in pieces. Over TCP, the second one waits until the kernel acknowledges
+    # the first: 40 ms of each batch. And who may reach a socket is said by the rights of its folder.
+    sockets = str(process_folder())
+    if len(os.fsencode(sockets)) + _SOCKET_NAME_BYTES <= _MOST_SOCKET_PATH_BYTES:
+        settings["spark.python.unix.domain.socket.enabled"] = "true"
+        settings["spark.python.unix.domain.socket.dir"] = sockets
+    return settings
 
 
 def _far(master: str) -> dict[str, str]:

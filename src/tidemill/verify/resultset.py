@@ -5,6 +5,7 @@ compiled loop finds where each value lies. Speaks the text protocol behind PyMyS
 and reads the description of the columns, the rows are ours. Runs on executors.
 """
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,7 +88,10 @@ class _Rows:
         size = int.from_bytes(self._need(4)[:3], "little")
         payload = self._need(4 + size)[4:]
         if payload[:1] == b"\xff":
-            pymysql.err.raise_mysql_exception(payload)
+            try:
+                pymysql.err.raise_mysql_exception(payload)
+            except (struct.error, IndexError, UnicodeDecodeError) as error:  # PyMySQL trusts that it is whole
+                raise _malformed() from error
 
     def _need(self, size: int) -> bytes:
         while len(self._held) < size:

@@ -6,10 +6,11 @@ What may go wrong in between is the simulation's business (``tidemill.testing.si
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from tidemill.control.scheduler.agent import Agent, Command, Holdings, Prepare, Release, Reset, Run, Stop
+from tidemill.control.scheduler.agent import Agent, Command, Prepare, Release, Reset, Run, Stop
 from tidemill.control.scheduler.captures import Fence
 from tidemill.control.scheduler.coordinator import Coordinator, Situation
 from tidemill.control.scheduler.handovers import HandOver, Whereabouts
+from tidemill.control.scheduler.holdings import Holdings
 from tidemill.control.scheduler.policies import Settings
 from tidemill.model.orders import Assignment, Handover
 from tidemill.model.progress import Checkpoints
@@ -87,7 +88,7 @@ class Cluster:
         self.seconds = 0.0
         self.tables: Sequence[TableId] = sorted(map(TableId, tables))
         self.drop: Callable[[Message], bool] = lambda message: False
-        self.left: list[TableId] = []  # by a capture that is gone, between two of its lanes
+        self.orphans: set[TableId] = set()  # of a capture that is gone, until they are handed over
         self.named: set[TableId] = set()  # to be left out of the rest when that is taken over
         for name in captures:
             self.join(name)
@@ -104,14 +105,15 @@ class Cluster:
     def tick(self, ticks: int = 1) -> None:
         for _ in range(ticks):
             self.seconds += TICK_SECONDS
-            situation = Situation(frozenset(self.agents), self.tables, Ts(10))
+            orphans = frozenset(self.orphans if self.fences else ())
+            situation = Situation(frozenset(self.agents), self.tables, Ts(10), orphans)
             for action in self.coordinator.tick(self.seconds, situation):
                 match action:
                     case Message():
                         self._deliver(action)
                     case Fence():
                         self.fences.append(action)
-                        self.coordinator.fenced(action, NOW_TS, self.left)
+                        self.coordinator.fenced(action, NOW_TS)
                     case HandOver():
                         self.asks.append(action)
                         self.coordinator.handed_over(action, self._found(action))
@@ -126,6 +128,7 @@ class Cluster:
                 found[table] = Takeover("gone", everything, Checkpoints(Ts(10)), written_ts)
             else:
                 self.named.add(table)
+                self.orphans.discard(table)
                 found[table] = Handover(frozenset({int(table)}), {int(table): Ts(10)}, written_ts)
         return found
 

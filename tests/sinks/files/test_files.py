@@ -202,6 +202,20 @@ def test_a_ddl_writes_a_schema_file_and_rows_follow_into_its_version(tmp_path: P
     assert len(list((tmp_path / "shop/item/meta").iterdir())) == 1
 
 
+def test_several_ddls_at_once_write_what_each_would(tmp_path: Path) -> None:
+    tables = [table_of(*ITEM.columns, name=f"t{n}", table_id=200 + n, version_ts=COMMIT_TS + n) for n in range(20)]
+    events = [ddl(COMMIT_TS + n, table, ActionType.CREATE_TABLE) for n, table in enumerate(tables)]
+    events.append(ddl(COMMIT_TS + 20, None, ActionType.CREATE_SCHEMA, query="create database other"))
+    one_by_one, together = file_sink(config_for(tmp_path / "1"), None), file_sink(config_for(tmp_path / "2"), None)
+    for event in events:
+        one_by_one.ddl(event)
+    together.recover(START)
+    together.owner.ddls(events)
+    together.owner.ddls(events[3:5])
+    assert tree(tmp_path / "1") == tree(tmp_path / "2")
+    assert len(tree(tmp_path / "2")) == 21
+
+
 def test_a_database_ddl_has_no_table(tmp_path: Path) -> None:
     sink = file_sink(config_for(tmp_path), None)
     sink.ddl(ddl(COMMIT_TS, None, ActionType.CREATE_SCHEMA, query="create database shop"))

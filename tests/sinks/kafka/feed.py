@@ -53,7 +53,7 @@ class Feed:
 
     def another(self, name: str) -> KafkaWriter:
         writer = KafkaWriter(self.options, name)
-        writer.recover(Checkpoints(Ts(COMMIT_TS)), None, self.saved, None)
+        writer.recover(Checkpoints(Ts(COMMIT_TS)), None, self.saved, None, self.owner.term)
         return writer
 
     def target(self, end: int = 1 << 20, of: TableInfo = ITEM, writer: KafkaWriter | None = None) -> KafkaTarget:

@@ -28,7 +28,7 @@ def cut(feed: Feed, partitions: int, at: int) -> None:
 
 def go_on(feed: Feed, at: int) -> None:
     """And from there on."""
-    feed.writer.recover(Checkpoints(Ts(COMMIT_TS + at)), (), feed.saved, None)
+    feed.writer.recover(Checkpoints(Ts(COMMIT_TS + at)), (), feed.saved, None, feed.owner.term)
     feed.owner.publish(Ts(COMMIT_TS + at))
     feed.saved = feed.owner.sync(Ts(COMMIT_TS + at))
 

@@ -131,10 +131,10 @@ def test_a_table_that_changes_hands_keeps_the_versions_that_no_ddl_told_of(kind:
     owner, first, second = options.open_owner(None), options.open_writer("1"), options.open_writer("2")
     owner.begin()
     for writer in (first, second):
-        writer.recover(START, [], None, None)
+        writer.recover(START, [], None, None, owner.term)
     versions = [replace(ITEM, version_ts=Ts(ITEM.version_ts + number)) for number in range(4)]
     for writer, table in zip((first, first, second, first), versions, strict=True):
-        writer.recover(START, [table], None, None)
+        writer.recover(START, [table], None, None, owner.term)
         writer.target(table, ITEM.id, (Ts(0), Ts(COMMIT_TS)))
     owner.publish(Ts(COMMIT_TS))
     (found,) = Lake(options).journal.tables

@@ -12,7 +12,7 @@ from tidemill.errors import SinkError
 from tidemill.model.ts import MAX_TS
 from tidemill.sinks.mysql import parse_mysql_uri
 from tidemill.sinks.mysql.joint import JointTarget
-from tidemill.sinks.mysql.sink import MysqlWriter
+from tidemill.sinks.mysql.sink import MysqlOwner, MysqlWriter
 
 TABLE = keyed_table("joint")
 ROWS = Past([[(None, {"id": 1, "a": "x", "b": None, "v": None})]], []).rows(TABLE, 0, 1)
@@ -21,8 +21,11 @@ ROWS = Past([[(None, {"id": 1, "a": "x", "b": None, "v": None})]], []).rows(TABL
 @pytest.fixture
 def writer(mariadb: MariaDb) -> MysqlWriter:
     mariadb.query("CREATE OR REPLACE DATABASE joint", create_table(TABLE))
-    writer = MysqlWriter(parse_mysql_uri(mariadb.uri()), "consumer")
-    writer.recover(START, None, None, MAX_TS)
+    options = parse_mysql_uri(mariadb.uri())
+    owner, writer = MysqlOwner(options, None), MysqlWriter(options, "consumer")
+    owner.begin()
+    writer.recover(START, None, None, MAX_TS, owner.term)
+    owner.close()
     return writer
 
 

@@ -67,7 +67,8 @@ class SqlServer:
             self._listener = socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
         except (OSError, OverflowError) as error:
             raise UsageError(
-                f"cannot listen on 127.0.0.1:{port}: the port is taken or not allowed. Choose another, or 0 for any."
+                f"cannot listen on 127.0.0.1:{port}: the port is taken or not allowed. "
+                "Choose another --sql-port, or 0 for any."
             ) from error
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._started = self._clock.monotonic()

@@ -3,19 +3,20 @@
     agent ── Prepare, Run, Stop, Release ──► TableExecutor ──► SpanProcessor
       ▲──────────────── Holdings ──────────────────┘
 
-Each command takes its time, beside the others; until it is done the state of its tables says so. What fails ends the
-processor: ``failure``.
+Each command takes its time, beside the others, but behind the earlier ones of the same tables; until it is done the
+state of its tables says so. What fails ends the processor: ``failure``.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
 from tidemill.capture.lanes import RunningLane
 from tidemill.capture.processor import SpanProcessor
-from tidemill.control.scheduler.agent import Command, Holdings, Prepare, Release, Reset, Run, Stop
+from tidemill.control.scheduler.agent import Command, Prepare, Release, Reset, Run, Stop
+from tidemill.control.scheduler.holdings import HeldLane, Holdings, ending, held
 from tidemill.errors import InvariantError
 from tidemill.log import get_logger
 from tidemill.model.orders import joined
@@ -25,6 +26,7 @@ from tidemill.model.ts import MAX_TS, Ts
 log = get_logger("executor")
 
 Open = Callable[[], Coroutine[Any, Any, SpanProcessor]]
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class TableExecutor:
@@ -35,7 +37,8 @@ class TableExecutor:
         self._open_processor = open_processor
         self._opening: asyncio.Task[SpanProcessor] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._under_way: dict[TableId, TableState] = {}  # of tables that a command is at work for
+        self._last: dict[TableId, asyncio.Task[None]] = {}  # of the commands that are at work for a table
+        self._under_way: dict[TableId, TableState] = {}  # and what the table is meanwhile
         self._since: dict[TableId, Ts] = {}  # from where on tables are being prepared
         self._stopped: dict[TableId, Ts | None] = {}  # up to where they may have been written
         self._asked: dict[int, Ts] = {}  # where the tables are of commands that are under way, by command
@@ -60,41 +63,46 @@ class TableExecutor:
     def obey(self, command: Command) -> None:
         match command:
             case Prepare(requests):
-                tables = [request.table for request in requests]
+                tables = frozenset(request.table for request in requests)
                 since_ts = Ts(min(request.checkpoint_ts for request in requests))
-                self._begin(TableState.PREPARING, tables, self._prepare(frozenset(tables), since_ts), since_ts)
+                self._begin(TableState.PREPARING, tables, partial(self._prepare, tables, since_ts), since_ts)
             case Run(requests):
-                tables = [request.table for request in requests]
-                self._begin(TableState.PREPARED, tables, self._run(requests), _lowest_ts(requests))
-            case Stop(tables):
-                self._begin(TableState.STOPPING, tables, self._stop(frozenset(tables)))
-            case Release(tables):
-                for table in tables:
+                tables = frozenset(request.table for request in requests)
+                self._begin(TableState.PREPARED, tables, partial(self._run, requests), _lowest_ts(requests))
+            case Stop(stopped):
+                tables = frozenset(stopped)
+                self._begin(TableState.STOPPING, tables, partial(self._stop, tables))
+            case Release(released):
+                for table in released:
                     self._stopped.pop(table, None)
             case Reset():
                 raise InvariantError("an executor is replaced where there is another owner. Report it.")
 
-    def _begin(
-        self, state: TableState, tables: Iterable[TableId], work: Coroutine[Any, Any, None], at_ts: Ts = MAX_TS
-    ) -> None:
-        named, number = list(tables), next(self._numbers)
+    def _begin(self, state: TableState, tables: frozenset[TableId], work: Work, at_ts: Ts = MAX_TS) -> None:
+        number, earlier = next(self._numbers), {self._last[table] for table in tables if table in self._last}
         self._asked[number] = at_ts
-        for table in named:
+        for table in tables:
             self._under_way[table] = state
             self._stopped.pop(table, None)
-        task = asyncio.create_task(self._kept(named, work))
+        task = asyncio.create_task(self._kept(tables, earlier, work))
+        self._last |= dict.fromkeys(tables, task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: self._asked.pop(number, None))
 
-    async def _kept(self, tables: Iterable[TableId], work: Coroutine[Any, Any, None]) -> None:
+    async def _kept(self, tables: frozenset[TableId], earlier: set[asyncio.Task[None]], work: Work) -> None:
         try:
-            await work
+            if earlier:
+                await asyncio.wait(earlier)
+            if self._failure is None:
+                await work()
         except Exception as error:
             self._failure = self._failure or error
+        if self._failure is not None:
             return  # their state stays as it is: nobody knows how far it came
-        for table in tables:
-            self._under_way.pop(table, None)
+        me = asyncio.current_task()
+        for table in [table for table in tables if self._last.get(table) is me]:
+            del self._last[table], self._under_way[table]
 
     async def _processor(self) -> SpanProcessor:
         if self._opening is None:
@@ -105,7 +113,7 @@ class TableExecutor:
         processor = await self._processor()
         named = tables - {REST}
         if named:
-            await processor.prepare(frozenset[int](named), ts)
+            ts = await processor.prepare(frozenset[int](named), ts)
         self._since |= dict.fromkeys(tables, ts)
 
     async def _run(self, adds: Iterable[AddTable]) -> None:
@@ -120,17 +128,22 @@ class TableExecutor:
 
     async def _stop(self, tables: frozenset[TableId]) -> None:
         processor = await self._processor()
-        named = tables - {REST}
+        ends = ending(tables, self._preparing)
         written: dict[TableId, Ts | None] = dict.fromkeys(tables)
-        prepared = frozenset(processor.prepared())
-        await processor.unprepare(frozenset[int](named) & prepared)
-        for handover in await processor.give_up(frozenset[int](named)):
+        await processor.unprepare(ends.prepared)
+        for handover in await processor.give_up(ends.written):
             written |= {TableId(table): handover.written_ts for table in handover.tables}
-        if REST in tables and self._has_rest(processor):
+        if ends.is_rest and self._has_rest(processor):
             _, written[REST] = await processor.release_rest()
         for table in tables:
             self._since.pop(table, None)
         self._stopped |= written
+
+    def leave(self) -> None:
+        """Hear of no DDL any more: there is another owner, by whose words the schema is forgotten."""
+        processor = self.processor
+        for running in (*processor.lanes, *processor.preparing) if processor is not None else ():
+            running.lane.feed.leave(running.lane.learn)
 
     async def close(self) -> None:
         """What is under way is given up."""
@@ -155,25 +168,25 @@ class TableExecutor:
 
     @property
     def holdings(self) -> Holdings:
-        found: dict[TableId, TableStatus] = {}
-        not_of_rest: frozenset[int] = frozenset()
         processor = self.processor
-        prepared = processor.prepared() if processor is not None else {}
+        lanes = [_lane(running) for running in processor.lanes] if processor is not None else []
+        between = processor.between if processor is not None else frozenset[int]()
+        return held(lanes, between, self._preparing, self._stopped, self._under_way)
+
+    @property
+    def _preparing(self) -> dict[TableId, TableStatus]:
+        """Of the tables of a lane that was given up with one of them, none is."""
+        processor = self.processor
+        resolved = processor.prepared() if processor is not None else {}
+        found = {}
         for table, since_ts in self._since.items():
-            resolved_ts = prepared.get(table, since_ts)
-            is_ready = table == REST or resolved_ts > since_ts
-            state = TableState.PREPARED if is_ready else TableState.PREPARING
-            found[table] = TableStatus(table, state, since_ts, resolved_ts)
-        for running in processor.lanes if processor is not None else ():
-            found |= _written(running)
-            if running.lane.assignment.is_rest:
-                not_of_rest = running.lane.assignment.tables
-        for table, written_ts in self._stopped.items():
-            found[table] = TableStatus(table, TableState.STOPPED, written_ts=written_ts)
-        for table, state in self._under_way.items():
-            before = found.get(table) or TableStatus(table, state)
-            found[table] = replace(before, state=state)
-        return Holdings(found, frozenset(TableId(table) for table in not_of_rest))
+            if table == REST:
+                found[table] = TableStatus(table, TableState.PREPARED, since_ts, since_ts)
+            elif table in resolved:
+                is_ready = resolved[table] > since_ts
+                state = TableState.PREPARED if is_ready else TableState.PREPARING
+                found[table] = TableStatus(table, state, since_ts, resolved[table])
+        return found
 
     @staticmethod
     def _has_rest(processor: SpanProcessor) -> bool:
@@ -188,15 +201,12 @@ def _lowest_ts(adds: Iterable[AddTable]) -> Ts:
     return min(found)
 
 
-def _written(running: RunningLane) -> dict[TableId, TableStatus]:
+def _lane(running: RunningLane) -> HeldLane:
     """The tables of a lane, those of the rest without names."""
-    lane, tables = running.lane, running.lane.assignment.tables
-    at, resolved_ts, own = lane.progress.at, lane.progress.frontier_ts, lane.own_checkpoints()
+    lane = running.lane
+    at, own = lane.progress.at, lane.own_checkpoints()
     if lane.assignment.is_rest:
         where = {REST: at.lowest_ts}
     else:
-        where = {TableId(table): own.get(table, at.base_ts) for table in tables}
-    return {
-        table: TableStatus(table, TableState.REPLICATING, at_ts, max(at_ts, resolved_ts))
-        for table, at_ts in where.items()
-    }
+        where = {TableId(table): own.get(table, at.base_ts) for table in lane.assignment.tables}
+    return HeldLane(lane.assignment, where, lane.progress.frontier_ts)

@@ -119,6 +119,7 @@ class FollowedFeed:
 
     def _end_work(self) -> None:
         if self._work is not None:
+            self._work.executor.leave()
             task = asyncio.create_task(self._work.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)

@@ -106,6 +106,7 @@ class OwnedFeed:
         self._epochs: dict[CaptureId, str] = {}  # of the processors that have said something
         self._lanes: dict[str, tuple[CaptureId, str]] = {}  # and whose they are
         self._fenced: set[tuple[CaptureId, str]] = set()
+        self._ended: set[str] = set()  # lanes of theirs, once nothing that they do has an effect any more
         self._untold: set[CaptureId] = set()
         self._saved: dict[str, int] = {}  # of each lane, the number of its last report that is durable
         self._tables: tuple[tuple[object, ...], tuple[TableId, ...]] = ((), ())
@@ -249,7 +250,7 @@ class OwnedFeed:
         orders = replace(now, saved={**now.saved, **ended})
         for lane in ended:
             del self._saved[lane]
-        letter = OrdersAre(orders, Ts(min(self.owner.state.schema_ts, self.owner.owned.lowest_ts)))
+        letter = OrdersAre(orders, Ts(min(self._states.passed_ts, self.owner.owned.lowest_ts)))
         for capture in untold:
             self._say(capture, self._epochs[capture], letter)
 
@@ -262,7 +263,8 @@ class OwnedFeed:
             self._told = self._states.saved
             for capture in self._epochs:
                 self._leave_untold(capture)
-        situation = Situation(alive, self.tables, self.checkpoint_ts)
+        orphans = frozenset(TableId(table) for table in self.owner.members.orphans(self._ended))
+        situation = Situation(alive, self.tables, self.checkpoint_ts, orphans)
         try:
             for action in self.coordinator.tick(self._clock.monotonic(), situation):
                 match action:
@@ -283,7 +285,7 @@ class OwnedFeed:
         if owner is None:
             return ()
         feed, first = owner.feed, owner.owned.barriers.first
-        mark = (feed.learned, first, owner.ddls)
+        mark = (feed.learned, first, owner.ddls.count)
         if self._tables[0] != mark:
             wanted = TableFilter(self._options.config)
             self._tables = (mark, tuple(sorted(set(self._table_ids(owner, wanted)))))
@@ -302,8 +304,8 @@ class OwnedFeed:
         lanes = [lane for lane, each in self._lanes.items() if each == whose]
         await self._dismiss(owner, lanes)
         written_ts = await self._pd.get_ts()
-        left = [TableId(table) for table in sorted(owner.members.given_up_by(lanes))]
-        self.coordinator.fenced(fence, written_ts, left)
+        self._ended |= set(lanes)
+        self.coordinator.fenced(fence, written_ts)
 
     async def _dismiss(self, owner: ChangefeedOwner, lanes: Sequence[str]) -> None:
         while True:

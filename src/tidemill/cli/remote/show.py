@@ -33,7 +33,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: st
         table.add_column(column, no_wrap=True)
     for row in found:
         table.add_row(*row)
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     with console.capture() as printed:
         console.print(table, width=max(console.width, _WIDTH), crop=False, overflow="ignore")
     for line in printed.get().splitlines():

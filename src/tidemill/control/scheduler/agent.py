@@ -9,12 +9,12 @@ The executor obeys a command at once, so far as its next ``Holdings`` show that 
 the rest. Words that come late, twice, from an owner that was replaced, or for a processor that is gone, have no effect.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
+from tidemill.control.scheduler.holdings import Holdings
 from tidemill.errors import InvariantError
 from tidemill.model.schedule import (
-    REST,
     AddTable,
     CaptureId,
     ChangefeedKey,
@@ -70,26 +70,7 @@ class Reset:
 Command = Prepare | Run | Stop | Release | Reset
 
 
-_WRITTEN = frozenset({TableState.REPLICATING, TableState.STOPPING})
 _ENDED = frozenset({TableState.STOPPED, TableState.ABSENT})
-
-
-@dataclass(frozen=True, slots=True)
-class Holdings:
-    """What an executor has at this moment. A table that is one of the rest need not be named. One that is on its way
-    from one lane to another of the same executor is being written: what is absent here may be given to others."""
-
-    tables: Mapping[TableId, TableStatus] = field(default_factory=dict)
-    not_of_rest: frozenset[TableId] = frozenset()  # where it has the rest: tables that others have
-
-    def of(self, table: TableId) -> TableStatus:
-        found = self.tables.get(table)
-        if found is not None:
-            return found
-        rest = self.tables.get(REST)
-        if rest is not None and rest.state in _WRITTEN and table not in self.not_of_rest:
-            return replace(rest, table=table, is_of_rest=True, rows_per_second=0.0)
-        return TableStatus(table, TableState.ABSENT)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from tidemill.control.scheduler import policies
 from tidemill.control.scheduler.captures import Captures, Fence
-from tidemill.control.scheduler.handovers import HandOver, Handovers, Whereabouts
+from tidemill.control.scheduler.handovers import UNKNOWN_TS, HandOver, Handovers, Whereabouts
 from tidemill.control.scheduler.outbox import Outbox
 from tidemill.control.scheduler.policies import Settings, View
 from tidemill.control.scheduler.replica import (
@@ -56,11 +56,14 @@ _ENDED = frozenset({TableState.STOPPED, TableState.ABSENT})
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What a tick sees. ``tables``: ascending, all that have to be captured, also those whose end (a DDL) has not run
-    yet; hand over the same object while nothing has changed. ``checkpoint_ts``: of the changefeed, as it is saved."""
+    yet; hand over the same object while nothing has changed. ``checkpoint_ts``: of the changefeed, as it is saved.
+    ``orphans``: tables that a processor had, by what its lanes said, which is fenced; nobody has them since. What its
+    agent said of them may have been less, or nothing."""
 
     alive: frozenset[CaptureId]
     tables: Sequence[TableId]
     checkpoint_ts: Ts
+    orphans: frozenset[TableId] = frozenset()
 
 
 class Coordinator:
@@ -165,15 +168,10 @@ class Coordinator:
 
     # What the driver has done.
 
-    def fenced(self, fence: Fence, written_ts: Ts, left: Collection[TableId] = ()) -> None:
-        """Nothing that it still does has an effect. It may have written up to there, that is, up to now. ``left``:
-        tables that it had on their way between two of its lanes. Nobody has them, whatever their names were."""
+    def fenced(self, fence: Fence, written_ts: Ts) -> None:
+        """Nothing that it still does has an effect. It may have written up to there, that is, up to now."""
         if not self.captures.fenced(fence):
             return
-        for table in left:
-            if table not in self.replicas:
-                self._follow(table, ABSENT)
-                self._handovers.note_written(table, written_ts)
         self._first.pop(fence.capture, None)
         self._outbox.forget(fence.capture)
         for table in list(self.replicas.held_by(fence.capture)):
@@ -252,6 +250,7 @@ class Coordinator:
             if not self.is_rebuilt and self.captures.are_fenced:
                 self._rebuild()
             if self.is_rebuilt:
+                self._find(situation.orphans)
                 self._schedule(now_seconds)
         actions: list[Action] = [*self.captures.fences()]
         ask = self._handovers.ask()
@@ -286,6 +285,12 @@ class Coordinator:
                 replica = replace(replica, primary=rest.primary if is_other else None)
             if table == REST or replica.holders:
                 self._follow(table, replica)
+
+    def _find(self, orphans: Collection[TableId]) -> None:
+        """Without a name they would pass for some of the rest, and the checkpoint would wait for them for ever."""
+        for table in sorted(table for table in orphans if table not in self.replicas):
+            self._follow(table, ABSENT)
+            self._handovers.note_written(table, UNKNOWN_TS)
 
     def _schedule(self, now_seconds: float) -> None:
         view = View(

@@ -189,6 +189,11 @@ class SchemaStore:
             return commit_ts < self._start_ts or self._start_ts < self._versions.floor_ts
         return commit_ts <= self._seen.get(job_id, 0)
 
+    @property
+    def floor_ts(self) -> Ts:
+        """What tables were at or below is not known (any more)."""
+        return self._versions.floor_ts
+
     def gc(self, ts: Ts) -> None:
         """Forget what only rows with commit-ts ≤ ``ts`` need. ``ts`` is a checkpoint: it never moves back."""
         self._versions.gc(ts)

@@ -106,6 +106,20 @@ class DurableFiles(_Steps):
         with _explained("look at", self.root):
             return (self.root / STAGING / generation).is_dir()
 
+    def shut_out(self, term: str, holder: str) -> None:
+        """This holder is not to begin anything in the term of an owner. What says so is in the term's own folder, and
+        goes with that. Raises SupersededError if the term has ended."""
+        with self._ending(term), _explained("take over", self.root):
+            self.step_make_folder(f"{STAGING}/{term}/{holder}")
+            self.step_sync_folder(f"{STAGING}/{term}")
+
+    def forget_shut_out(self, term: str) -> None:
+        """Those of terms before went with their folders."""
+
+    def admits(self, term: str, holder: str) -> bool:
+        """Whether the term has not ended, and this holder may begin in it."""
+        return self.is_current(term) and holder not in self.names(f"{STAGING}/{term}")
+
     def _rename_generation(self, generation: str, after: Sequence[str]) -> None:
         """The folder of the last generation becomes that of the next: nobody can have moved it away before."""
         for last in reversed(after):
@@ -115,8 +129,9 @@ class DurableFiles(_Steps):
         else:
             raise superseded(str(self.root))
         for name in os.listdir(self.root / STAGING / generation):
-            with suppress(OSError):  # of a task that still has it open, as on NFS
-                self.step_remove(f"{STAGING}/{generation}/{name}")
+            if name.endswith(TEMPORARY):
+                with suppress(OSError):  # of a task that still has it open, as on NFS
+                    self.step_remove(f"{STAGING}/{generation}/{name}")
 
     def _move_away(self, path: str) -> None:
         """What is in there is to be removed before anybody relies on it: a rename that the kernel has begun may still

@@ -104,9 +104,22 @@ class WriterGenerations(Generations):
     def __init__(self, files: Files, identity: Identity, writer: str) -> None:
         super().__init__(files, identity, holder_of(writer))
 
-    def begin(self) -> str:
+    def begin_in(self, term: str) -> str:
+        """The first is begun for the owner of ``term``. Either whoever fences the writer, or begins another term, finds
+        what has been begun here; or it is found here that this was done."""
         self.check()
-        return super().begin()
+        if self._has_begun:
+            return self.begin()
+        self._check_term(term)
+        generation = self.begin()
+        self._has_begun = False  # until it is known that this was in time
+        self._check_term(term)
+        self._has_begun = True
+        return generation
+
+    def _check_term(self, term: str) -> None:
+        if not self._files.admits(term, self._holder):
+            raise superseded(str(self._files.root))
 
 
 class Terms(Generations):
@@ -126,15 +139,19 @@ class Terms(Generations):
         mark = _Mark(self._identity.cluster, self._identity.changefeed, term)
         self._files.replace(term, layout.MARK, orjson.dumps(asdict(mark)))
         self._files.sync_folder(".")
+        self._files.forget_shut_out(term)
         self._has_marked = True
         return term
 
     def fence(self, writers: Collection[str] | None) -> None:
-        """End the generations of these writers, or of all, also of those that earlier versions have left."""
+        """End the generations of these writers, or of all, also of those that earlier versions have left. Those that
+        are named begin none in this term any more."""
         self.check()
         found = [holder_of(writer) for writer in writers] if writers is not None else self._files.holders()
         for holder in found:
             if holder != OWNER:
+                if writers is not None:
+                    self._files.shut_out(self.generation, holder)
                 self._files.end_generations(holder)
 
     def _look(self) -> bool:

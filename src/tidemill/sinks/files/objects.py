@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PART_BYTES: Final = 8 << 20  # at most two parts are in memory; S3 takes ten thousand an object
 _MARK: Final = "mark"
 _UPLOADS: Final = "uploads"
+_SHUT_OUT: Final = "shut-out"  # below an owner's: a folder per term, with the holders that begin nothing in it
 _EARLIER_MARK: Final = "generation"  # of versions whose only holder was the changefeed: directly below STAGING
 _MOST_TRIES: Final = 20
 
@@ -67,6 +68,29 @@ class ObjectFiles:
             return
         self._delete(f"{STAGING}/{holder}/{_MARK}")
         self._abort_uploads(f"{STAGING}/{holder}/{_UPLOADS}")
+
+    def shut_out(self, term: str, holder: str) -> None:
+        """This holder is not to begin anything in the term of an owner. Raises SupersededError if that has ended."""
+        self._bucket.request("put_object", "write", self._bucket.key(self._shut_out(term, holder)), Body=b"")
+        self._check(term)
+
+    def admits(self, term: str, holder: str) -> bool:
+        """Whether the term has not ended, and this holder may begin in it."""
+        return self.read(self._shut_out(term, holder)) is None and self.is_current(term)
+
+    @staticmethod
+    def _shut_out(term: str, holder: str) -> str:
+        owner, _, mark = term.partition("/")
+        return f"{STAGING}/{owner}/{_SHUT_OUT}/{mark}/{holder}"
+
+    def forget_shut_out(self, term: str) -> None:
+        """Those of terms before this one. What is put there late is of a term that has ended, which admits nobody."""
+        owner, _, mark = term.partition("/")
+        folder = f"{STAGING}/{owner}/{_SHUT_OUT}"
+        for other in self.names(folder):
+            if other != mark:
+                for holder in self.names(f"{folder}/{other}"):
+                    self._delete(f"{folder}/{other}/{holder}")
 
     def holders(self) -> list[str]:
         """All that have generations."""

@@ -3,6 +3,7 @@ go.
 """
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import tzinfo
 
 from tidemill.errors import SinkError
@@ -15,6 +16,7 @@ from tidemill.sinks.files.storage import Files
 from tidemill.sinks.files.target import FileTarget
 from tidemill.sinks.files.uri import SinkConfig
 
+_AT_ONCE = 8
 _Key = tuple[str, str, Ts]  # schema, table, version
 
 
@@ -76,6 +78,16 @@ class Place:
         self.files.make_folder(folder)
         self.files.replace(generation, path, content)
         self.files.sync_folder(folder)
+
+    def replace_all(self, generation: str, contents: Mapping[str, bytes]) -> None:
+        """Several, at the same time: each costs little but waiting, for a disk or for a bucket."""
+        if len(contents) < 2:
+            for path, content in contents.items():
+                self.replace(generation, path, content)
+            return
+        with ThreadPoolExecutor(min(len(contents), _AT_ONCE), thread_name_prefix="small-files") as threads:
+            for written in [threads.submit(self.replace, generation, *each) for each in contents.items()]:
+                written.result()
 
     def reduce(self, generation: str, folder: str, names: list[str], committed: int) -> None:
         """Remove what of a folder's files is not committed."""

@@ -71,6 +71,10 @@ class FileOwner(AnyTable, NoSyncPoints):
             is_ours = state is not None or (is_resumed and self._terms.was_ours)
             self._check_checkpoint(start_ts, is_ours)
 
+    @property
+    def term(self) -> str:
+        return self._terms.generation
+
     def begin(self) -> None:
         """Also finishes what an earlier owner had to tell readers of the state that it had saved."""
         self._terms.begin()
@@ -94,10 +98,7 @@ class FileOwner(AnyTable, NoSyncPoints):
     def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
         """Write the schema file or files of a DDL, and the rows of a table that has just got its key: no change tells
         of them. May be called again for the same one."""
-        self._terms.check()
-        for file in self._schema_files(event):
-            path = f"{layout.schema_folder(file.schema, file.table)}/{file.name}"
-            self._place.replace(self._terms.generation, path, file.content)
+        self.ddls([event])
         if self._rescan is None or event.table_info is None or not event.gives_key:
             return None
         at = [int(event.finished_ts), event.seq]
@@ -105,6 +106,13 @@ class FileOwner(AnyTable, NoSyncPoints):
             self._refill(event.table_info, event.finished_ts, self._rescan)
             self._refilled = at
         return self._state()
+
+    def ddls(self, events: Sequence[DdlEvent]) -> None:
+        """Write the schema files of several DDLs."""
+        self._terms.check()
+        files = [file for event in events for file in self._schema_files(event)]
+        contents = {f"{layout.schema_folder(file.schema, file.table)}/{file.name}": file.content for file in files}
+        self._place.replace_all(self._terms.generation, contents)
 
     def close(self) -> None:
         """Nothing is open between calls."""
@@ -137,12 +145,13 @@ class FileOwner(AnyTable, NoSyncPoints):
         return files
 
     def _publish_indexes(self) -> None:
-        config = self._place.config
+        config, told = self._place.config, {}
         for folder, index in sorted(self._unpublished.items()):
             if self._place.published_index(folder) < index:  # what is taken a second time tells nobody less
                 name = layout.data_file(index, config.file_index_digits, config.extension)
-                self._place.replace(self._terms.generation, layout.index_file(folder), name.encode() + b"\n")
-            del self._unpublished[folder]
+                told[layout.index_file(folder)] = name.encode() + b"\n"
+        self._place.replace_all(self._terms.generation, told)
+        self._unpublished.clear()
 
     def _check_checkpoint(self, start_ts: Ts, is_ours: bool) -> None:
         """That the checkpoint which readers have been told goes together with ours."""
@@ -174,9 +183,10 @@ class FileWriter:
         tables: Collection[TableInfo] | None,
         state: Mapping[str, Any] | None,
         written_ts: Ts | None,
+        term: str,
     ) -> None:
         """Begin a new generation, and reduce the folders of the tables to what was committed."""
-        generation = self._generations.begin()
+        generation = self._generations.begin_in(term)
         self._place.forget(tables)
         self._committed.learn(_read_state(state), tables)
         below = [layout.table_folder(table.schema, table.name) for table in tables] if tables is not None else [""]

@@ -162,7 +162,7 @@ def _endpoint(text: str) -> str:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0
+        return bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc  # no place for a secret
     except ValueError:  # brackets without an address, a port that is none
         return False
 

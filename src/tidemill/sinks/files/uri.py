@@ -136,7 +136,13 @@ def parse_sink_uri(uri: str) -> SinkConfig:
         path = _path(parts.netloc, parts.path)
         if name is None:
             choices = " or ".join(f"'protocol={each}'" for each in FOR_FILES)
-            raise SinkUriError(f"the sink URI of files needs a protocol. Add {choices} to its parameters.")
+            for each in given:
+                if alike := suggestion(each, ["protocol"]):
+                    raise SinkUriError(f"sink URI parameter {each!r} is unknown.{alike}")
+            raise SinkUriError(
+                f"the sink URI of files needs a protocol. Add {choices} to its parameters, or 'protocol=parquet' for "
+                "tables of a lake."
+            )
     protocol = read_protocol(FOR_FILES, name, given, _PARAMETERS)
     fields = {_FIELDS[name]: value for name, value in own.items() if name in _FIELDS}
     return SinkConfig(scheme, path, protocol=protocol, **fields, safe_uri=safe_uri(uri))
@@ -259,7 +265,12 @@ class _Parameter:
 
 
 _PARAMETERS: Mapping[str, _Parameter] = {
-    "protocol": _Parameter(_protocol, "", "The form of messages: `canal-json` or `csv`. Files need one."),
+    "protocol": _Parameter(
+        _protocol,
+        "",
+        "The form of messages: `canal-json` or `csv`. Files need one. "
+        "With `parquet` they are [tables of a lake](../how-to/write-to-a-lake.md).",
+    ),
     "terminator": _Parameter(_terminator, "`\\r\\n`", "What ends a message in a file."),
     "flush-interval": _Parameter(
         _flush_interval, "0s", "Minimum time between batches, up to 10m. Longer: fewer and larger files."

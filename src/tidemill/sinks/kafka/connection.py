@@ -117,7 +117,7 @@ def sink_error(options: KafkaOptions, doing: str, error: Any) -> SinkError:
         return SinkError(f"{where}: {said}. Change replication-factor or partition-num, or make the topic by hand.")
     if error is not None and error.fatal() and name not in ("_FENCED", "OUT_OF_ORDER_SEQUENCE_NUMBER"):
         return _of_fatal(where, said)
-    return SinkUnavailableError(f"{where}: {said}. It is tried again; check that the brokers are up and reachable.")
+    return SinkUnavailableError(f"{where}: {said}. Check that the brokers are up and reachable.")
 
 
 def _of_fatal(where: str, said: str) -> SinkError:

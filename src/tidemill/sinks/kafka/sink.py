@@ -72,6 +72,10 @@ class KafkaOwner(NoSyncPoints):
         self._term: Generation | None = None
         self._told_ts = Ts(0)
 
+    @property
+    def term(self) -> str:
+        return self._term.term if self._term is not None else ""
+
     def begin(self) -> None:
         if self._term is not None:
             NEWEST.meet(self._term)
@@ -116,9 +120,9 @@ class KafkaOwner(NoSyncPoints):
             self._send(replace(message, partition=None if wanted.to_all_partitions else 0), [topic])
 
     def fence(self, writers: Collection[str] | None = None) -> None:
-        self._check()
+        term = self._check().term
         names = None if writers is None else frozenset(writers)
-        NEWEST.end(self._options.changefeed, self._options.cluster_id, names)
+        NEWEST.end(self._options.changefeed, self._options.cluster_id, names, term)
 
     def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
         """Send it; again the same is a copy."""
@@ -265,13 +269,14 @@ class KafkaWriter:
         tables: Collection[TableInfo] | None,
         state: Mapping[str, Any] | None,
         written_ts: Ts | None,
+        term: str,
     ) -> None:
         """What comes next of these tables may have been sent before: it is sent again."""
         if self._generation is not None:
             NEWEST.meet(self._generation)
         self._known.forget()
         self._known.learn(state or {})
-        self._generation = NEWEST.begin(self._holder)
+        self._generation = NEWEST.begin(self._holder, term if self._generation is None else "")
 
     def target(self, table: TableInfo, physical_id: int, window: Window) -> KafkaTarget:
         return self._known.target(table, self._current())

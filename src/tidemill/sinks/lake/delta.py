@@ -13,7 +13,6 @@ id since the version that we know: so a writer that was superseded cannot commit
 If it still commits to one that its successor has not seen yet, the successor finds its stamps there.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
@@ -21,8 +20,8 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
+import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
@@ -45,6 +44,8 @@ CLUSTER = "tidemill.cluster"
 RESOLVED_TS = "tidemill.resolved-ts"
 _LAKE_ID = "tidemill.table"
 _MOST_STATISTICS = 32  # columns of a file for which bounds are noted, as other writers do
+_LONGEST_TEXT = 32  # characters of a bound, likewise
+_ABOVE_ALL_TEXTS = "\U0010ffff" * 4  # that anybody writes
 
 
 def open_table(options: LakeOptions, table: LakeTable, version: int | None = None) -> DeltaTable:
@@ -275,10 +276,12 @@ def storage_options(storage: StorageOptions) -> dict[str, str] | None:
 def _add_action(table: LakeTable, file: DataFile, stamps: Stamps) -> AddAction:
     moment = physical_ms(max(stamps.resolved_ts, stamps.ddl[0]))
     path = file.path.removeprefix(table.location + "/")
-    return AddAction(path, file.size, {}, moment, True, json.dumps(_statistics(file)))
+    return AddAction(path, file.size, {}, moment, True, orjson.dumps(_statistics(file)).decode())
 
 
 def _statistics(file: DataFile) -> dict[str, Any]:
+    """Bounds for every column that can have some, once a file has any: delta-rs takes one that is missing for a bound
+    that no value keeps, and passes over the file."""
     metadata = file.metadata
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
@@ -290,19 +293,29 @@ def _statistics(file: DataFile) -> dict[str, Any]:
             continue
         name = groups[0].path_in_schema
         nulls[name] = sum(statistics.null_count for statistics in found)
-        bounds = [s for s in found if s.has_min_max]
-        if bounds and len(bounds) == len([s for s in found if s.num_values]) and _is_exact(bounds[0]):
-            lowest[name] = _json(min(s.min for s in bounds))
-            highest[name] = _json(max(s.max for s in bounds))
+        filled = [s for s in found if s.num_values]
+        if filled and all(s.has_min_max for s in filled) and not isinstance(filled[0].min, bytes):
+            lowest[name] = _least(min(s.min for s in filled))
+            highest[name] = _greatest(max(s.max for s in filled))
+        elif filled and filled[0].logical_type.type == "STRING":  # too long for Parquet to note
+            lowest[name], highest[name] = "", _ABOVE_ALL_TEXTS
     return {"numRecords": file.rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
 
 
-def _is_exact(statistics: pq.Statistics) -> bool:
-    """Texts may be cut, and floats compare oddly: readers get no bounds for them."""
-    return isinstance(statistics.min, int | date | Decimal) and not isinstance(statistics.min, datetime)
+def _least(value: Any) -> Any:
+    return value[:_LONGEST_TEXT] if isinstance(value, str) else _json(value)
+
+
+def _greatest(value: Any) -> Any:
+    if not isinstance(value, str):
+        return _json(value)
+    return value if len(value) <= _LONGEST_TEXT else value[:_LONGEST_TEXT] + _ABOVE_ALL_TEXTS
 
 
 def _json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat() + ("Z" if value.tzinfo else "")
     if isinstance(value, date):
         return value.isoformat()
-    return float(value) if isinstance(value, Decimal) else value
+    # Digit by digit: a float may lie above the least value of a file, and readers would pass over its rows.
+    return orjson.Fragment(f"{value:f}") if isinstance(value, Decimal) else value

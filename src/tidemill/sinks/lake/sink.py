@@ -75,6 +75,10 @@ class LakeOwner(AnyTable, NoSyncPoints):
     def journal(self) -> Journal:
         return self._book.journal
 
+    @property
+    def term(self) -> str:
+        return self._terms.generation
+
     def begin(self) -> None:
         term = self._terms.begin()
         self._book.begin(term, self._terms.check)
@@ -148,9 +152,10 @@ class LakeWriter:
         tables: Collection[TableInfo] | None,
         state: Mapping[str, Any] | None,
         written_ts: Ts | None,
+        term: str,
     ) -> None:
         """Begin a new generation, and remove the data files of batches that no table has."""
-        generation = self._generations.begin()
+        generation = self._generations.begin_in(term)
         self._book.begin(generation, self._generations.check, tables)
         if tables is None:
             self._reduce("", at, None)

@@ -12,7 +12,8 @@ slots of the older ones then. So either it finds the slot, or the session finds 
 slot before anything else, and fails where that is gone: the new generation waits for the open ones, or ends the session
 of one that does not move (the slot notes its number), and what comes later finds no slot. No two sessions share a row,
 no lock is held but within those transactions, and the update travels with the rows: no round trip is added. To end a
-writer for good is to delete its mark, and then its slots.
+writer for good is to replace its mark by one that says so, for as long as the owner's term lasts, and to delete its
+slots then. So one that has yet to begin finds that it is ended, or that there is another term.
 
 The owner is a writer without a name, and its terms are the generations. DDL commits by itself, so it cannot be within
 such a transaction. It runs under a named lock of the server instead (``ddl_turn``), which a new term takes once after
@@ -158,17 +159,23 @@ class Generation:
                     with suppress(pymysql.err.MySQLError, OSError):
                         cursor.execute("SELECT RELEASE_LOCK(%s)", (self._lock,))
 
-    def begin(self, session: Session, after: Sequence[str] = ()) -> None:
+    def begin(self, session: Session, after: Sequence[str] = (), term: str = "") -> None:
         """Become the newest generation: who asks from here on is refused. ``end_older`` is to follow. With ``after``,
-        only where one of these marks is the newest so far; otherwise raises TakenOverError."""
+        only where one of these marks is the newest so far; for a writer's first one, only while ``term`` is its
+        owner's, and where the writer has not been ended in it. Otherwise raises TakenOverError."""
         prepare(session)
         with session.cursor() as cursor:
             if not after:
+                if self.writer != OWNER:
+                    self._confirm_term(cursor, term)  # who is too late leaves alone who has the name now
                 cursor.execute(
                     f"INSERT INTO {_GENERATIONS} VALUES (%s, %s, %s, %s) "
-                    "ON DUPLICATE KEY UPDATE generation = VALUES(generation)",
-                    (*self.holder, self.mark),
+                    "ON DUPLICATE KEY UPDATE generation = IF(generation = %s, generation, VALUES(generation))",
+                    (*self.holder, self.mark, _ended_in(term)),
                 )
+                if self.writer != OWNER:
+                    self._confirm(cursor)
+                    self._confirm_term(cursor, term)
                 return
             cursor.execute(
                 f"UPDATE {_GENERATIONS} SET generation = %s WHERE {_MINE} AND generation IN %s",
@@ -201,6 +208,13 @@ class Generation:
         if found is None or found[0] != self.mark:
             raise self.taken_over()
 
+    def _confirm_term(self, cursor: Any, term: str) -> None:
+        """Asked again after the mark was put: whoever begins another term from then on finds that."""
+        cursor.execute(f"SELECT generation FROM {_GENERATIONS} WHERE {_MINE}", (self.changefeed, self.cluster, OWNER))
+        found = cursor.fetchone()
+        if found is None or found[0] != term:
+            raise self.taken_over()
+
     def taken_over(self) -> TakenOverError:
         return TakenOverError(
             f"stopped writing for changefeed {self.changefeed!r}: another process has taken it over. Nothing is "
@@ -226,9 +240,10 @@ def prepare(session: Session) -> None:
             cursor.execute(statement)
 
 
-def end_writers(session: Session, changefeed: str, cluster: str, writers: Collection[str] | None) -> bool:
-    """End these writers, or all of a changefeed's. Whether nothing of theirs can get through any more; False: they have
-    been told to end; again."""
+def end_writers(session: Session, term: Generation, writers: Collection[str] | None) -> bool:
+    """End these writers in the owner's ``term``, or all that have begun. Whether nothing of theirs can get through any
+    more; False: they have been told to end; again."""
+    changefeed, cluster, _ = term.holder
     meant: str = f"{_OURS} AND writer <> %s"
     who: list[Any] = [changefeed, cluster, OWNER]
     if writers is not None:
@@ -236,7 +251,14 @@ def end_writers(session: Session, changefeed: str, cluster: str, writers: Collec
             return True
         meant, who = f"{_OURS} AND writer IN %s", [changefeed, cluster, [_column(writer) for writer in writers]]
     with session.cursor() as cursor:
-        cursor.execute(f"DELETE FROM {_GENERATIONS} WHERE {meant}", who)
+        if writers is None:
+            cursor.execute(f"DELETE FROM {_GENERATIONS} WHERE {meant}", who)
+        else:
+            cursor.executemany(
+                f"INSERT INTO {_GENERATIONS} VALUES (%s, %s, %s, %s) "
+                "ON DUPLICATE KEY UPDATE generation = VALUES(generation)",
+                [(changefeed, cluster, _column(writer), _ended_in(term.mark)) for writer in writers],
+            )
         return end_slots(cursor, meant, who)
 
 
@@ -254,6 +276,11 @@ def end_slots(cursor: Any, meant: str, who: Sequence[Any]) -> bool:
                 _end_holder(cursor, slot, number)
             return False
     return True
+
+
+def _ended_in(term: str) -> str:
+    """Where a generation's mark would stand, of a writer that is not to begin in that term any more."""
+    return f"-{term}"
 
 
 def _column(writer: str) -> str:

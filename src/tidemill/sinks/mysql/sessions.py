@@ -43,13 +43,14 @@ class Turn:
         self._tried: list[str] = []  # marks; one whose beginning failed may be the newest all the same
         self._writer = writer
 
-    def begin(self) -> None:
-        """Begin a new generation, the only one of this writer, or of the owner, that writes."""
+    def begin(self, term: str = "") -> None:
+        """Begin a new generation, the only one of this writer, or of the owner, that writes. ``term``: a writer's
+        owner's."""
         after = tuple(self._tried) if self.downstream is not None else ()
         self.generation = Generation.new(self.options.changefeed, self.options.cluster_id, self._writer)
         self._tried.append(self.generation.mark)
         self.lose()
-        self.patiently(lambda: self._take_over(after), "take over the downstream")
+        self.patiently(lambda: self._take_over(after, term), "take over the downstream")
         self._tried = [self.generation.mark]
 
     def confirm(self) -> None:
@@ -73,11 +74,11 @@ class Turn:
             closed(self._session)
             self._session = None
 
-    def _take_over(self, after: tuple[str, ...]) -> None:
+    def _take_over(self, after: tuple[str, ...], term: str) -> None:
         session = open_session(SessionSettings(self.options), self.lines)
         try:
             downstream = examine(session)
-            self.generation.begin(session, after)
+            self.generation.begin(session, after, term)
             self.downstream = downstream
             self._wait_for(lambda: self.generation.end_older(session))
         finally:
@@ -90,8 +91,7 @@ class Turn:
         try:
             prepare(session)
             self.generation.confirm(session)
-            changefeed, cluster = self.options.changefeed, self.options.cluster_id
-            self._wait_for(lambda: end_writers(session, changefeed, cluster, writers))
+            self._wait_for(lambda: end_writers(session, self.generation, writers))
         finally:
             closed(session)
 

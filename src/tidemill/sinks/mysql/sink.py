@@ -58,6 +58,10 @@ class MysqlOwner(AnyTable):
         self._tidied_ms = 0  # upstream time at which dropped tables were last looked through
         self._sync_points = SyncPoints(options, (state or {}).get("sync_point_ts") or start_ts)
 
+    @property
+    def term(self) -> str:
+        return self._turn.generation.mark if self._turn.downstream is not None else ""
+
     def begin(self) -> None:
         self._turn.begin()
 
@@ -141,6 +145,7 @@ class MysqlWriter:
         tables: Collection[TableInfo] | None,
         state: Mapping[str, Any] | None,
         written_ts: Ts | None,
+        term: str,
     ) -> None:
         """What comes next of these tables may have been written before."""
         most = max(int(written_ts or 0), self._begun_ts)
@@ -151,7 +156,7 @@ class MysqlWriter:
             self._written_ts[table.id] = max(self._written_ts.get(table.id, 0), most)
         self._is_fresh = True
         self._targets.forget()
-        self._turn.begin()
+        self._turn.begin(term)
 
     def target(self, table: TableInfo, physical_id: int, window: Window) -> MysqlTarget:
         """The table partitions of a table are to be one unit: one index may span them downstream."""

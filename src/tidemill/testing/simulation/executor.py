@@ -1,9 +1,9 @@
 """What a capture does when its agent is told to: like the processor of a real one, with lanes that take their time."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
-from tidemill.control.scheduler.agent import Command, Holdings, Prepare, Release, Reset, Run, Stop
+from tidemill.control.scheduler.agent import Command, Prepare, Release, Reset, Run, Stop
+from tidemill.control.scheduler.holdings import HeldLane, Holdings, ending, held
 from tidemill.errors import SupersededError
 from tidemill.model.orders import Assignment, Handover, Orders, Report, joined
 from tidemill.model.progress import Checkpoints
@@ -115,14 +115,11 @@ class Executor:
         except SupersededError as error:
             self.failure = error
 
-    def _new_name(self) -> str:
-        self._born += 1
-        return f"{self.name}/{self._born}"
-
     def _lane(self, assignment: Assignment, at: Checkpoints) -> Lane:
+        self._born += 1
         return Lane(
-            self._world, self._upstream, self._downstream, self._process, self._new_name(), self._term, assignment,
-            at, self._report,
+            self._world, self._upstream, self._downstream, self._process, f"{self.name}/{self._born}", self._term,
+            assignment, at, self._report,
         )  # fmt: skip
 
     def _prepare(self, requests: tuple[AddTable, ...]) -> Work:
@@ -195,26 +192,24 @@ class Executor:
         lane.turn()
 
     def _stop(self, tables: tuple[TableId, ...]) -> Work:
-        prepared = {table for table in tables if table in self._since}
-        named = frozenset[int](table for table in tables if table not in prepared and table != REST)
+        ends = ending(tables, self._preparing)
         written: dict[TableId, Ts | None] = dict.fromkeys(tables)
-        self._drop_prepared(frozenset[int](prepared))
-        for table in prepared:
+        self._drop_prepared(ends.prepared)
+        for table in tables:
             self._since.pop(table, None)
             self._ready.discard(table)
         for lane in list(self.lanes):
-            mine = frozenset(table for table in named if table in lane.assignment)
+            mine = frozenset(table for table in ends.written if table in lane.assignment)
             if mine:
                 out: dict[int, tuple[dict[int, Ts], Ts | None]] = {}
                 yield from lane.give_up(mine, out)
                 written |= {TableId(table): ts for table, (_, ts) in out.items()}
-        if REST in tables and REST not in prepared:
-            rest = next((lane for lane in self.lanes if lane.assignment.is_rest), None)
-            if rest is not None:
-                yield from rest.between_batches()
-                rest.close()
-                written[REST] = rest.written_ts
-                self._remove(rest)
+        rest = next((lane for lane in self.lanes if lane.assignment.is_rest), None)
+        if ends.is_rest and rest is not None:
+            yield from rest.between_batches()
+            rest.close()
+            written[REST] = rest.written_ts
+            self._remove(rest)
         yield from self._close_empty()
         self._stopped |= written
 
@@ -267,21 +262,20 @@ class Executor:
     # How its tables are.
 
     @property
-    def holdings(self) -> Holdings:
-        found: dict[TableId, TableStatus] = {}
-        not_of_rest: frozenset[int] = frozenset()
+    def _preparing(self) -> dict[TableId, TableStatus]:
+        """Of the tables of a lane that was given up with one of them, none is."""
+        there = {REST, *(TableId(table) for _, tables in self._prepared for table in tables)}
+        found = {}
         for table, since_ts in self._since.items():
-            state = TableState.PREPARED if table in self._ready else TableState.PREPARING
-            found[table] = TableStatus(table, state, since_ts)
+            if table in there:
+                state = TableState.PREPARED if table in self._ready else TableState.PREPARING
+                found[table] = TableStatus(table, state, since_ts)
+        return found
+
+    @property
+    def holdings(self) -> Holdings:
+        lanes = []
         for lane in self.lanes:
             names = [REST] if lane.assignment.is_rest else [TableId(t) for t in lane.assignment.tables]
-            not_of_rest = lane.assignment.tables if lane.assignment.is_rest else not_of_rest
-            at_ts = lane.progress.at.lowest_ts
-            found |= {table: TableStatus(table, TableState.REPLICATING, at_ts) for table in names}
-        for number in self._between:
-            found[TableId(number)] = TableStatus(TableId(number), TableState.REPLICATING)
-        for table, written_ts in self._stopped.items():
-            found[table] = TableStatus(table, TableState.STOPPED, written_ts=written_ts)
-        for table, state in self._under_way.items():
-            found[table] = replace(found.get(table) or TableStatus(table, state), state=state)
-        return Holdings(found, frozenset(TableId(table) for table in not_of_rest))
+            lanes.append(HeldLane(lane.assignment, dict.fromkeys(names, lane.progress.at.lowest_ts)))
+        return held(lanes, self._between, self._preparing, self._stopped, self._under_way)

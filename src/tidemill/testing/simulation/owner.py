@@ -61,6 +61,7 @@ class Owner:
         self._is_unsaved = False
         self._lanes: dict[str, tuple[CaptureId, str]] = {}
         self._fenced: set[tuple[CaptureId, str]] = set()
+        self._ended: set[str] = set()  # lanes of theirs
         self._written_before = Ts(0)
         self.is_open = False
         self._do(self._begin())
@@ -145,7 +146,8 @@ class Owner:
         self._queue.extend(ddl for ddl in new if ddl.ts > self.owned.ddl_ts)
         self.owned = learned(self.owned, self._world.past_ts, self._queue.barriers)
         tables = self._upstream.captured(self.owned.ddl_ts)
-        situation = Situation(self._store.alive(), tables, self._saved.checkpoint_ts)
+        orphans = frozenset(TableId(table) for table in self.members.orphans(self._ended))
+        situation = Situation(self._store.alive(), tables, self._saved.checkpoint_ts, orphans)
         for action in self.coordinator.tick(self._world.now_ms / 1000, situation):
             match action:
                 case Message():
@@ -194,8 +196,8 @@ class Owner:
         self._fenced.add(whose)
         lanes = [lane for lane, each in self._lanes.items() if each == whose]
         yield from self._dismiss(lanes)
-        left = [TableId(table) for table in sorted(self.members.given_up_by(lanes))]
-        self.coordinator.fenced(fence, self._world.ts(), left)
+        self._ended |= set(lanes)
+        self.coordinator.fenced(fence, self._world.ts())
 
     def _dismiss(self, lanes: Collection[str]) -> Work:
         known = [lane for lane in lanes if lane in self.owned.at]

@@ -1,0 +1,124 @@
+"""The DDLs of a changefeed: those that wait, in order, and how they are run downstream.
+
+    learned ─► barriers ─► due (the tables are there, and their rows are saved) ─► sink ─► done, the next
+
+Where a sink gains by it, those that are due and have nothing to do with each other are run at once.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING
+
+from tidemill.capture.metadata import StateWriter
+from tidemill.control.barriers import BarrierQueue, Barriers, Pending
+from tidemill.control.ownership import can_run_ddl, ddl_done, first_ddls
+from tidemill.flow.filter import ColumnSelector, DdlFilter
+from tidemill.flow.schema import SchemaChange
+from tidemill.log import get_logger
+from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.ddl import DdlEvent
+from tidemill.sinks import OwnerSink
+from tidemill.sinks.port import GroupingOwner
+
+if TYPE_CHECKING:
+    from tidemill.capture.owner import ChangefeedOwner
+
+log = get_logger("owner")
+
+
+class Ddls:
+    """Belongs to the owner, and runs on its loop."""
+
+    def __init__(
+        self, owner: "ChangefeedOwner", sink: OwnerSink, states: StateWriter, config: ChangefeedConfig
+    ) -> None:
+        self._owner, self._sink, self._states = owner, sink, states
+        self._filter, self._selector = DdlFilter(config), ColumnSelector(config)
+        self._waiting: deque[SchemaChange] = deque()
+        self._queue = BarrierQueue()
+        self.count = 0  # that were run
+
+    @property
+    def barriers(self) -> Barriers:
+        return self._queue.barriers
+
+    def add(self, changes: Sequence[SchemaChange]) -> None:
+        """Those that have become known, behind the others."""
+        self._waiting.extend(changes)
+        self._queue.extend(Pending(change.finished_ts, change.touched) for change in changes)
+
+    async def run(self) -> None:
+        """The first that waits, and those behind it that may run by then."""
+        owner = self._owner
+        while due := await self._due():
+            if len(due) > 1:
+                await self._run_together(due)
+            else:
+                await self._run(due[0])
+            for _ in due:
+                self._waiting.popleft()
+                self._queue.pop()
+                owner.owned = replace(ddl_done(owner.owned, self.barriers), is_ddl_running=True)  # until the last
+            owner.note_idle_move()
+        owner.owned = replace(owner.owned, is_ddl_running=False)
+        owner.tell()
+        owner.publishing.begin()
+        owner.turn()
+
+    async def _due(self) -> list[SchemaChange]:
+        """The DDLs that may run now, none or one, or several at once where the sink gains by that. The rows before them
+        have not only been reported, they are saved as well: after a crash they would come again, behind the DDL."""
+        owner = self._owner
+        async with owner.taking:
+            await owner.save_what_came()
+        owner.owned = replace(owner.owned, is_ddl_running=False)
+        if owner.beside.failure is not None or not can_run_ddl(owner.owned):
+            return []
+        owner.owned = replace(owner.owned, is_ddl_running=True)
+        together = first_ddls(owner.owned, self._queue) if isinstance(self._sink, GroupingOwner) else 1
+        due = list(takewhile(_brings_no_rows, islice(self._waiting, together)))
+        return due or [self._waiting[0]]
+
+    async def _run_together(self, changes: Sequence[SchemaChange]) -> None:
+        assert isinstance(self._sink, GroupingOwner)
+        sent = [self._as_it_goes_out(event) for change in changes for event in self._kept(change)]
+        await self._owner.beside.in_sink(self._sink.ddls, sent)
+        self.count += len(sent)
+
+    async def _run(self, change: SchemaChange) -> None:
+        owner = self._owner
+        for event in self._kept(change):
+            sent = self._as_it_goes_out(event)
+            if event.gives_key:  # it may bring rows, which count like a batch's
+                async with owner.taking:
+                    sink_state = await owner.beside.in_sink(self._sink.ddl, sent)
+                    if sink_state is not None:  # writers of the table go by what is published
+                        await owner.save(sink_state)
+                        await owner.beside.in_sink(self._sink.publish, self._states.checkpoint_ts)
+            else:
+                await owner.beside.in_sink(self._sink.ddl, sent)
+            self.count += 1
+
+    def _kept(self, change: SchemaChange) -> Iterator[DdlEvent]:
+        """Of its events, those that are not left out; each is about to run."""
+        for event in change.events:
+            if not self._filter.keeps(event):
+                log.info("leaving DDL out", ts=event.finished_ts, schema=event.schema, query=event.query)
+                continue
+            log.info("running DDL", ts=event.finished_ts, schema=event.schema, table=event.table, query=event.query)
+            yield event
+
+    def _as_it_goes_out(self, event: DdlEvent) -> DdlEvent:
+        """With the columns that go out."""
+        after, before = event.table_info, event.pre_table_info
+        return replace(
+            event,
+            table_info=self._selector.table(after) if after is not None else None,
+            pre_table_info=self._selector.table(before) if before is not None else None,
+        )
+
+
+def _brings_no_rows(change: SchemaChange) -> bool:
+    return not any(event.gives_key for event in change.events)
