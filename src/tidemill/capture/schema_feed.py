@@ -21,6 +21,7 @@ from tidemill.tidb.keys import record_span
 from tidemill.upstream.pd import PdClient
 
 _SUBSCRIPTION = 1
+_STILL_SECONDS = 0.2
 
 Listener = Callable[[Sequence[SchemaChange], Ts], None]
 
@@ -33,6 +34,7 @@ class SchemaFeed:
         self.resolved_ts = resolved_ts
         self.learned = 0  # changes so far
         self.changes: deque[SchemaChange] = deque()  # that were learned, but for those that were forgotten
+        self._pd, self._clock = pd, clock
         self._puller = Puller(pd, self, clock=clock)
         self._job_rows: list[pa.RecordBatch] = []
         self._listeners: list[Listener] = []
@@ -85,3 +87,13 @@ class SchemaFeed:
         due = due.sort_by([("commit_ts", "ascending"), ("start_ts", "ascending"), ("key", "ascending")])
         batches: list[pa.RecordBatch] = due.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], RAW_CHANGE_SCHEMA)
+
+
+class StillFeed(SchemaFeed):
+    """Of a source without DDLs: whatever the ts, all of them up to there are known. So it is as far as the clock of the
+    upstream."""
+
+    async def run(self) -> None:
+        while True:
+            self.resolve(_SUBSCRIPTION, await self._pd.get_ts())
+            await self._clock.sleep(_STILL_SECONDS)
