@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.errors import IncompatibleUpstreamError, UsageError
+from tidemill.model.ts import Ts, compose
 from tidemill.source.keyrange import KeyFormat, KeyRange, KeySource, open_keys, read_key
 from tidemill.tidb.keys import encode_bytes
 from tidemill.upstream.keyspace import raw_v2
@@ -83,6 +84,18 @@ def test_a_range_without_keys_is_refused(start: bytes, end: bytes, says: str) ->
 def test_a_range_lies_behind_its_keyspaces_prefix(keys: KeyRange, number: int, start: bytes, end: bytes) -> None:
     span = KeySource(raw_v2(number), keys).span
     assert (span.start, span.end) == (encode_bytes(start), encode_bytes(end))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "now_ts", "expected"),
+    [
+        pytest.param(3.0, compose(5_000, 9), compose(2_000), id="as much earlier as clocks may be behind"),
+        pytest.param(0.0, compose(5_000, 9), compose(5_000), id="no interval: from the present millisecond on"),
+        pytest.param(3.0, compose(1_000), 0, id="not below nothing"),
+    ],
+)
+def test_a_changefeed_from_now_on_begins_a_little_earlier(seconds: float, now_ts: Ts, expected: int) -> None:
+    assert KeyRange(safe_interval_seconds=seconds).before(now_ts) == expected
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.clock import SYSTEM_CLOCK, Clock
+from tidemill.errors import UpstreamUnavailableError
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema import JOB_TABLE_ID, SchemaChange, SchemaStore
+from tidemill.log import get_logger
 from tidemill.model.change import RAW_CHANGE_SCHEMA, without_rare
 from tidemill.model.ts import Ts
 from tidemill.tidb.keys import record_span
 from tidemill.upstream.pd import PdClient
+
+log = get_logger("schema")
 
 _SUBSCRIPTION = 1
 _STILL_SECONDS = 0.2
@@ -95,5 +99,8 @@ class StillFeed(SchemaFeed):
 
     async def run(self) -> None:
         while True:
-            self.resolve(_SUBSCRIPTION, await self._pd.get_ts())
+            try:
+                self.resolve(_SUBSCRIPTION, await self._pd.get_ts())
+            except UpstreamUnavailableError as error:
+                log.warning("PD is away; nothing is captured beyond what is known", reason=str(error))
             await self._clock.sleep(_STILL_SECONDS)

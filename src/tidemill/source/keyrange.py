@@ -15,6 +15,7 @@ from tidemill.flow.decoder import Decoder
 from tidemill.flow.rawkv import RawDecoder
 from tidemill.model.span import Span
 from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts, compose, physical_ms
 from tidemill.upstream.feed.registration import StreamMode, raw_mode
 from tidemill.upstream.keyspace import Keyspace, raw_v2
 from tidemill.upstream.pd import PdClient
@@ -97,6 +98,10 @@ class KeyRange:
                 "start belongs to it and the end does not, so the start has to be the lower one. Leave both out for "
                 "the whole keyspace."
             )
+
+    def before(self, now_ts: Ts) -> Ts:
+        """Where to begin for every write from ``now_ts`` on: stores stamp them by clocks that may be behind PD's."""
+        return compose(max(0, physical_ms(now_ts) - round(self.safe_interval_seconds * 1000)))
 
     @property
     def name(self) -> str:
