@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "upstream": {"model", "tidb", "columnar", "_pb"},
     "flow": {"model", "tidb", "columnar", "config", "upstream"},
     "source": {"model", "tidb", "columnar", "upstream", "flow"},
-    "sinks": {"model", "tidb", "columnar", "config", "flow"},
+    "sinks": {"model", "tidb", "columnar", "config", "upstream", "flow"},
     "verify": {"model", "tidb", "columnar", "config", "upstream", "flow", "source", "sinks"},
     "spark": {"model", "flow", "source", "sinks", "verify"},
     "capture": {"model", "tidb", "config", "control", "upstream", "flow", "source", "sinks", "spark", "_pb"},

@@ -1,24 +1,29 @@
 """Downstreams of every kind of sink, and what their readers find there: for the contract that all sinks keep."""
 
+import asyncio
 import errno
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import pytest
 
-from tests.flow.encoder.samples import KEY, column, table_of
+from tests.flow.encoder.samples import COMMIT_TS, KEY, column, rows_of, table_of
 from tests.kafka import Broker
 from tests.mariadb import MariaDb
 from tests.open_topic import DDL, ROW, Log, read_log
 from tests.sinks.files.storage.buckets import Bucket
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.flow.pipeline import Target
+from tidemill.flow.rawkv import is_raw, raw_table
+from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType, TableInfo
+from tidemill.model.ts import Ts
 from tidemill.sinks import OwnerSink, SinkOptions, SinkWriter, read_sink_uri
 from tidemill.sinks.files.durable import DurableFiles
 from tidemill.sinks.kafka.target import KafkaTarget
@@ -26,7 +31,13 @@ from tidemill.sinks.lake import LakeOptions
 from tidemill.sinks.lake.reader import Lake
 from tidemill.sinks.mysql import MysqlOptions, MysqlOwner, MysqlTarget, MysqlWriter
 from tidemill.sinks.mysql.session import POOL
+from tidemill.sinks.tikv import TikvOptions
+from tidemill.upstream.keyspace import raw_v2
+from tidemill.upstream.pd import PdClient
+from tidemill.upstream.raw import RawClient
+from tidemill.upstream.regions import RegionCache
 
+T = TypeVar("T")
 Found = list[tuple[int, int]]  # (id, v) of a table, in order
 State = Mapping[str, Any] | None
 
@@ -223,6 +234,71 @@ class Topics(Place):
     def log(self) -> Log:
         assert self.broker is not None
         return read_log(self.broker, self.uri.partition("?")[0].rpartition("/")[2])
+
+
+@dataclass
+class Keys(Place):
+    """Two tables as keys of one TiKV, each behind a name of its own."""
+
+    cluster: EmbeddedUpstream | None = None
+
+    def options(self, changefeed: str = "feed") -> SinkOptions:
+        options = read_sink_uri(self.uri).named(changefeed, 7)
+        assert isinstance(options, TikvOptions)
+        return replace(options, deadline_seconds=1.5, grace_seconds=0.1)
+
+    def table(self, name: str, **more: Any) -> TableInfo:
+        number = {"a": 101, "b": 102}[name]
+        return replace(raw_table(name, Ts(0)), id=number, **more)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        assert self.cluster is not None
+        self.cluster.stop_store(1)
+        yield
+        self.cluster.start_store(1)
+
+    def read(self, table: TableInfo, state: State) -> Found:
+        prefix = f"{table.name}/".encode()
+
+        async def scanned(client: RawClient) -> Found:
+            pairs = [pair async for some in client.scan(prefix, prefix[:-1] + b"0") for pair in some]
+            return sorted((int(key.removeprefix(prefix)), int(value)) for key, value in pairs)
+
+        return self._asked(scanned)
+
+    def emptied(self) -> Self:
+        self._asked(lambda client: client.delete_range(b"", b""))
+        return self
+
+    def _asked(self, ask: Callable[[RawClient], Coroutine[Any, Any, T]]) -> T:
+        async def asked(pd_address: str) -> T:
+            async with PdClient(pd_address) as pd:
+                client = RawClient(RegionCache(pd), keyspace=raw_v2())
+                try:
+                    return await ask(client)
+                finally:
+                    await client.close()
+
+        assert self.cluster is not None
+        return asyncio.run(asked(self.cluster.pd_address))
+
+
+def changes(table: TableInfo, after: int, to: int, meanwhile: Callable[[], None] = lambda: None) -> Iterator[RowBatch]:
+    """``meanwhile`` comes when the last row has been read, before the task can end."""
+    for n in range(after + 1, to + 1):
+        yield rows_of(table, (None, row_of(table, n)), ts=[COMMIT_TS + n])
+    meanwhile()
+
+
+def row_of(table: TableInfo, n: int) -> dict[str, Any]:
+    if is_raw(table):
+        return {"key": f"{table.name}/{n}".encode(), "value": str(n).encode(), "expire_seconds": 0}
+    return {"id": n, "v": n, **{c.name: 0 for c in table.columns[2:]}}
+
+
+def numbered(to: int) -> Found:
+    return [(n, n) for n in range(1, to + 1)]
 
 
 class Line:

@@ -19,22 +19,26 @@ from tests.contract.places import (
     BucketFiles,
     Files,
     Found,
+    Keys,
     LakeFiles,
     Line,
     MakePlace,
     Place,
     Server,
     Topics,
+    changes,
+    numbered,
 )
-from tests.flow.encoder.samples import COMMIT_TS, column, rows_of
+from tests.flow.encoder.samples import COMMIT_TS, column
 from tests.kafka import Broker, running
 from tests.mariadb import MariaDb, need_mariadb
 from tests.sinks.files.storage.buckets import Bucket, bucket
+from tidebox.upstream import EmbeddedUpstream
 from tidemill.errors import SinkError, SinkUriError, SupersededError
 from tidemill.flow.pipeline import Target
+from tidemill.flow.rawkv import is_raw
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.progress import Checkpoints
-from tidemill.model.row import RowBatch
 from tidemill.model.table import ColumnType, TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks import OwnerSink, SinkWriter, read_sink_uri
@@ -48,31 +52,43 @@ SINKS = {
     "Delta": "delta",
     "MySQL, TiDB": "mysql",
     "Kafka": "kafka",
+    "TiKV": "tikv",
     "blackhole": "blackhole",
 }
 ALWAYS = "yes"
 SHARED = "shared"  # a server has the tables of several changefeeds: each has marks of its own there
 COPIES = "copies"  # Kafka keeps everything; what is late adds exact copies, which readers skip
+DEADLINE = "deadline"  # TiKV knows no fence: what is late ends by itself, and whoever takes over waits for that
+ALONE = "alone"  # who else might write is kept out by the data-dir, not by the sink
 NOTHING = "–"  # nothing is kept, so there is nothing to be kept
 
 # Each line of the contract, by the test that holds sinks to it, and where it is another one.
 LINES: dict[str, tuple[str, dict[str, str]]] = {
     "crash": ("Whoever dies at whatever step, each change is there once", {}),
-    "late": ("A late task lands nothing, a late commit is refused", {"blackhole": NOTHING, "kafka": COPIES}),
+    "late": (
+        "A late task lands nothing, a late commit is refused",
+        {"blackhole": NOTHING, "kafka": COPIES, "tikv": DEADLINE},
+    ),
     "unbegun": (
         "A writer that is fenced, or whose owner is replaced, before it begins never does",
-        {"blackhole": NOTHING, "kafka": COPIES},
+        {"blackhole": NOTHING, "kafka": COPIES, "tikv": ALONE},
     ),
     "together": ("Writers of different tables work at the same time, and hand tables over", {}),
-    "killed": ("The table of a writer that was killed goes on with another", {"blackhole": NOTHING}),
-    "owner": ("An owner that was replaced changes nothing", {"blackhole": NOTHING, "kafka": COPIES}),
+    "killed": (
+        "The table of a writer that was killed goes on with another",
+        {"blackhole": NOTHING, "tikv": DEADLINE},
+    ),
+    "owner": (
+        "An owner that was replaced changes nothing",
+        {"blackhole": NOTHING, "kafka": COPIES, "tikv": NOTHING},
+    ),
     "foreign": (
         "Another changefeed's target is refused by name",
-        {"blackhole": NOTHING, "mysql": SHARED, "kafka": SHARED},
+        {"blackhole": NOTHING, "mysql": SHARED, "kafka": SHARED, "tikv": SHARED},
     ),
     "outage": ("An outage is told from a refusal, and passes", {"blackhole": NOTHING}),
-    "ddl": ("The same DDL twice is one", {"blackhole": NOTHING}),
-    "beside": ("A DDL runs while other tables are written", {"blackhole": NOTHING}),
+    "ddl": ("The same DDL twice is one", {"blackhole": NOTHING, "tikv": NOTHING}),
+    "beside": ("A DDL runs while other tables are written", {"blackhole": NOTHING, "tikv": NOTHING}),
     "parameter": ("An unknown parameter is refused by name", {}),
 }
 
@@ -117,6 +133,12 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
+@pytest.fixture(scope="module")
+def store() -> Iterator[EmbeddedUpstream]:
+    with EmbeddedUpstream.start(api_version=2) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakePlace]:
     """Makes places of the kind that the test is for, each empty."""
@@ -153,6 +175,9 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakePlace
                 hasty = "write-timeout=2s&dial-timeout=2s&read-timeout=2s"
                 topic = f"contract-{next(_schemas)}"
                 return Topics(broker.uri(topic, f"protocol=open-protocol&{hasty}"), broker=broker)
+            case "tikv":
+                cluster: EmbeddedUpstream = request.getfixturevalue("store")
+                return Keys(f"tikv://{cluster.pd_address}?concurrency=2", cluster=cluster).emptied()
             case _:
                 return Blackhole("blackhole://?protocol=canal-json")
 
@@ -233,18 +258,6 @@ class Feed:
 
     def found(self, table: TableInfo) -> Found:
         return self.place.read(table, self.saved)
-
-
-def changes(table: TableInfo, after: int, to: int, meanwhile: Callable[[], None] = lambda: None) -> Iterator[RowBatch]:
-    """``meanwhile`` comes when the last row has been read, before the task can end."""
-    more = {c.name: 0 for c in table.columns[2:]}
-    for n in range(after + 1, to + 1):
-        yield rows_of(table, (None, {"id": n, "v": n, **more}), ts=[COMMIT_TS + n])
-    meanwhile()
-
-
-def numbered(to: int) -> Found:
-    return [(n, n) for n in range(1, to + 1)]
 
 
 def is_there(feed: Feed, table: TableInfo, to: int) -> bool:
@@ -500,10 +513,13 @@ def test_an_outage_is_told_from_a_refusal_and_passes(places: MakePlace) -> None:
     place = feed.place
     writer = feed.writer("main")
     feed.batch(writer, feed.a, 2)
-    _, event = wider(place, 9)
     target = place.hasty(feed.target(writer, feed.a, 4))
+    acts: list[Callable[[], object]] = [lambda: target.write(changes(feed.a, 2, 4))]
+    if not is_raw(feed.a):
+        _, event = wider(place, 9)
+        acts.append(lambda: feed.owner.ddl(event))
     with place.away():
-        for act in (lambda: target.write(changes(feed.a, 2, 4)), lambda: feed.owner.ddl(event)):
+        for act in acts:
             with pytest.raises(SinkError) as raised:
                 act()
             assert raised.value.retryable

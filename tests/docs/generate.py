@@ -20,6 +20,7 @@ from tidemill.flow.encoder.port import Option
 from tidemill.flow.filter import events, functions
 from tidemill.sinks.files.uri import known_parameters, refused_parameters
 from tidemill.sinks.kafka import uri as kafka
+from tidemill.sinks.tikv import uri as tikv
 from tidemill.testing.operations import FakeCluster
 
 CLUSTER = ("changefeed", "capture", "processor", "span", "tso", "unsafe", "metrics")  # groups of commands
@@ -39,6 +40,7 @@ _PLAIN = (
 )  # fmt: skip
 _CONNECTION = ("server", "ca", "cert", "key", "user", "password", "token")
 _KAFKA = re.compile(r"(?<=<!-- kafka: begin -->\n).*?(?=<!-- kafka: end -->)", re.DOTALL)
+_TIKV = re.compile(r"(?<=<!-- tikv: begin -->\n).*?(?=<!-- tikv: end -->)", re.DOTALL)
 _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: end -->)", re.DOTALL)
 
 
@@ -208,6 +210,12 @@ def queue_protocols() -> str:
     return "\n".join(f"### {kind.name}\n\n{protocol_options(kind.options)}" for kind in kinds)
 
 
+def tikv_parameters() -> str:
+    lines = ["| Parameter | Default | Meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | {each.default} | {each.help} |" for name, each in tikv.known_parameters().items()]
+    return "\n".join(lines) + "\n"
+
+
 def kafka_parameters() -> str:
     lines = ["| Parameter | Default | Meaning |", "|---|---|---|"]
     lines += [f"| `{name}` | {each.default} | {each.help} |" for name, each in kafka.PARAMETERS.items()]
@@ -218,7 +226,8 @@ def kafka_parameters() -> str:
 
 def generated(page: Path) -> str:
     """What the page should say."""
-    text = _KAFKA.sub(lambda _: kafka_parameters(), page.read_text())
+    text = _TIKV.sub(lambda _: tikv_parameters(), page.read_text())
+    text = _KAFKA.sub(lambda _: kafka_parameters(), text)
     return _GENERATED.sub(lambda _: PAGES[page](), text)
 
 

@@ -28,6 +28,7 @@ FIRST = ROOT / "docs/start/first-changefeed.md"  # what it leaves behind is look
 KAFKA_PAGE = ROOT / "docs/how-to/write-to-kafka.md"  # and what it leaves behind
 READER_HAD_ENOUGH = 128 + signal.SIGPIPE  # as with head, where the left side of the pipe has more to say
 KAFKA = "127.0.0.1:9092"
+TIKV = "127.0.0.1:2479"  # the PD of another cluster, for pages about RawKV
 CAPTURE = "http://127.0.0.1:8300"
 MYSQL = "mysql://root@127.0.0.1:3306/"
 CAUGHT_UP = r"(?m)^(idle|waiting for resolved-ts): "
@@ -95,7 +96,7 @@ class World:
         self._pd = pd
         self._done: dict[Path, None] = {}
         self._shown_by: dict[str, Path] = {}  # which page a command was run for
-        self._kafka = KAFKA
+        self._kafka, self._tikv = KAFKA, TIKV
         self._apis: dict[str, str] = {}  # of captures, by the address that the page gives
 
     def follow(self, page: Path) -> None:
@@ -117,10 +118,15 @@ class World:
                 broker = running.enter_context(running_kafka(place / "kafka"))
                 broker.create("shop", 3)
                 self._kafka = broker.address
+            raw: list[EmbeddedUpstream] = []
+            if any(TIKV in line for line in shown(page)):
+                raw += [running.enter_context(EmbeddedUpstream.start(api_version=2)) for _ in range(2)]
+                self._tikv = raw[1].pd_address
             for line in shown(page):
                 if self._shown_by.setdefault(_but_for_its_folder(line), page) != page:
                     continue  # what another page shows as well is not run twice
                 pd = fresh.pd_address if has_sql or line.startswith("tidemill fault") else self._pd
+                pd = raw[0].pd_address if raw else pd
                 here = self._in_this_world(line, pd, fresh.sql_addresses, mysql)
                 if line.startswith("tidemill server"):
                     self._serve(line, here, place, running)
@@ -145,7 +151,7 @@ class World:
         if not line.startswith("tidemill server"):
             for address, api in self._apis.items():
                 line = line.replace(address, api)
-        line = line.replace(MYSQL, mysql).replace(KAFKA, self._kafka)
+        line = line.replace(MYSQL, mysql).replace(KAFKA, self._kafka).replace(TIKV, self._tikv)
         line = line.replace("spark://127.0.0.1:7077", "local[2]")  # tests/e2e/test_standalone.py has the real one
         line = line.replace("/tmp/", f"{self._folder}/tmp/")
         return re.sub(r"--load history.parquet", f"--load {demo.history_path()}", line)

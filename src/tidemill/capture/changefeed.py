@@ -275,6 +275,7 @@ class Changefeed:
             self._pipeline,
             self._totals,
             self._engines.open if self._engines.is_up else None,
+            source=opened.source,
         )
         processor = SpanProcessor(_PROCESSOR, builder)
         await processor.start(EVERYTHING, owner.state.at, written_ts=opened.written_ts, replaces=NOBODY)

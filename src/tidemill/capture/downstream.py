@@ -4,11 +4,17 @@ from dataclasses import dataclass
 
 from tidemill.capture.options import RunOptions
 from tidemill.config.changefeed import sink_parameters
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, UsageError
 from tidemill.flow.dispatcher import Dispatching
+from tidemill.flow.encoder import RawJson
+from tidemill.flow.filter import TableFilter
 from tidemill.flow.pipeline import Pipeline
+from tidemill.flow.rawkv import raw_table
 from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.ts import Ts
 from tidemill.sinks import SinkOptions, Traits, place_of, read_sink_uri
+from tidemill.sinks.files import Scheme, SinkConfig
+from tidemill.sinks.tikv import TikvOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,7 @@ class Downstream:
             )
         from_file = sink_parameters(options.config, options.sink_uri.partition("://")[0].lower())
         sink = read_sink_uri(options.sink_uri, from_file, Dispatching.of(options.config))
+        check_fit(options, sink)
         return cls(sink, place_of(options.sink_uri, from_file), sink.traits.zone or options.zone, options.config)
 
     @property
@@ -39,3 +46,37 @@ class Downstream:
     @property
     def pipeline(self) -> Pipeline:
         return Pipeline(self.zone, self.config, self.traits.splits_updates, self.traits.splits_large)
+
+
+def check_fit(options: RunOptions, sink: SinkOptions) -> None:
+    """Raises UsageError where the sink does not take what is captured, or it cannot be captured so."""
+    if options.keys is None:
+        if isinstance(sink, TikvOptions) or _is_raw(sink):
+            raise UsageError(
+                f"{sink.safe_uri} takes keys and values of RawKV, and this changefeed captures tables. Run it by "
+                "tidemill run with --start-key and --end-key (both empty: the whole keyspace), or choose another sink."
+            )
+        return
+    if not (isinstance(sink, TikvOptions) or _is_raw(sink) or _is_blackhole(sink)):
+        raise UsageError(
+            f"{sink.safe_uri} takes tables, and keys of RawKV are captured. They go to tikv://pd-host:2379, to files "
+            f"with protocol={RawJson.name}, or to blackhole://."
+        )
+    if options.config.event_filters or not TableFilter(options.config).captures(raw_table("any", Ts(0))):
+        raise UsageError(
+            "the changefeed's file has filters, which are for tables, and keys of RawKV are captured. Take them out "
+            "and choose keys by --start-key and --end-key."
+        )
+    if options.initial_copy:
+        raise UsageError(
+            "--initial-scan copies tables, and keys of RawKV are captured. Copy the range with TiKV-BR, then start "
+            "from the copy's ts by --start-ts."
+        )
+
+
+def _is_raw(sink: SinkOptions) -> bool:
+    return isinstance(sink, SinkConfig) and isinstance(sink.protocol, RawJson)
+
+
+def _is_blackhole(sink: SinkOptions) -> bool:
+    return isinstance(sink, SinkConfig) and sink.scheme is Scheme.BLACKHOLE and sink.protocol is None

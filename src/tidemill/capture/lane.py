@@ -38,6 +38,7 @@ from tidemill.model.orders import Assignment, Handover, Orders
 from tidemill.model.progress import Checkpoints
 from tidemill.model.ts import Ts
 from tidemill.source.intake import FEW_READINGS, Intake
+from tidemill.source.port import TABLES, Source
 
 _LOOK_SECONDS = 0.5
 
@@ -56,6 +57,7 @@ class Lane:
         totals: Totals | None = None,
         admission: Admission | None = None,
         keeps_partitions: bool = False,
+        source: Source = TABLES,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Of the tables of ``assignment``, from where they are ``at``. It sleeps until it is woken: it reads what is
@@ -67,6 +69,7 @@ class Lane:
         self.link = link
         self.admission = admission or Admission()
         self._keeps_partitions = keeps_partitions
+        self._source = source
         self.clock = clock
         self.intake: Intake  # once it is attached
         self.changed = asyncio.Event()
@@ -94,7 +97,7 @@ class Lane:
         """Subscribe to every table that it has. Called once, before all else."""
         self.intake = Intake(
             self.feed.store, puller, sorter, open_early, self.tables.has, few_readings=few_readings,
-            replays=not self._keeps_partitions,
+            replays=not self._keeps_partitions, span_of=self._source.span_of,
         )  # fmt: skip
         self._rearrange(self.progress.at)
         self.feed.listen(self.learn)

@@ -100,6 +100,8 @@ class LaneBatches:
         whole = self._lane.progress.extent(limit_ts)
         catch_up_ts = self._lane.intake.catch_up_ts(whole, most.rows, most.bytes)
         to_ts = self._lane.intake.next_to(whole, most.rows, most.bytes)
+        if self._lane.writing.ends_never_earlier:
+            to_ts = max(to_ts, min(self.begun_ts, whole.to_ts))
         return self._lane.progress.extent(to_ts, catch_up_ts)
 
     def _begin(self, extent: Extent) -> Batch:

@@ -26,6 +26,7 @@ from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks import SinkWriter, Traits
 from tidemill.source.intake import FEW_READINGS
+from tidemill.source.port import TABLES, Source
 from tidemill.upstream.pd import PdClient
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class LaneBuilder:
     totals: Totals
     open_engine: "Callable[[str], Engine] | None" = None  # blocks; None: somebody else drives the batches
     few_readings: int = FEW_READINGS
+    source: Source = TABLES
     clock: Clock = SYSTEM_CLOCK
 
     async def open(
@@ -145,7 +147,9 @@ class LaneBuilder:
                 engine.close()
             raise
         selector = ColumnSelector(self.config)
-        writing = Writing(writer, self.data_dir / "undecodable", selector, self.traits, admission, self.clock)
+        writing = Writing(
+            writer, self.data_dir / "undecodable", selector, self.traits, admission, self.clock, self.source
+        )
         lane = Lane(
             name,
             self.feed,
@@ -157,11 +161,12 @@ class LaneBuilder:
             totals=self.totals,
             admission=admission,
             keeps_partitions=self.traits.keeps_partitions,
+            source=self.source,
             clock=self.clock,
         )
         folder = self.data_dir / "segments" / name.replace("/", "-")
         sorter = self._open_sorter(folder, share)
-        puller = Puller(self.pd, lane, spill=self.data_dir / "scratch", clock=self.clock)
+        puller = Puller(self.pd, lane, spill=self.data_dir / "scratch", mode=self.source.mode, clock=self.clock)
         early = folder.with_name(f"{folder.name}-early")
         lane.attach(puller, sorter, lambda: self._open_sorter(early, share), few_readings=self.few_readings)
         driver = BatchDriver(self.pipeline, lane, engine) if engine is not None else None

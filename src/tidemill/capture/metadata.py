@@ -53,6 +53,7 @@ class ChangefeedState:
     base_ts: Ts | None = None  # where most tables are; None: at the checkpoint
     behind: dict[str, Ts] = field(default_factory=dict)  # and where others are, by physical id
     name: str = DEFAULT_NAME  # that its users gave it
+    keys: str = ""  # which keys of a keyspace it captures; empty: tables
     term: int = 0  # of the owner that wrote this; each owner's is higher than those before
 
     @property
@@ -280,7 +281,7 @@ def _checked(document: dict[str, Any]) -> ChangefeedState:
         match name:
             case "sink":
                 is_right = isinstance(value, str)
-            case "changefeed_id" | "name":
+            case "changefeed_id" | "name" | "keys":
                 is_right = value is None or isinstance(value, str)
             case "term":
                 is_right = value is None or (isinstance(value, int) and value >= 0)

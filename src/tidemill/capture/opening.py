@@ -9,10 +9,11 @@ from zoneinfo import ZoneInfo
 from tidemill.capture.batches import wait_out
 from tidemill.capture.metadata import ChangefeedState, Home
 from tidemill.capture.options import RunOptions
-from tidemill.capture.schema_feed import SchemaFeed
+from tidemill.capture.schema_feed import SchemaFeed, StillFeed
 from tidemill.errors import SinkError, UsageError
 from tidemill.flow.deadletter import forget_after
 from tidemill.flow.filter import ColumnSelector, RowFilter, TableFilter
+from tidemill.flow.rawkv import raw_table
 from tidemill.flow.schema import SchemaStore
 from tidemill.flow.schema.loader import load_schema, recovered_reader
 from tidemill.log import get_logger
@@ -20,6 +21,8 @@ from tidemill.model.security import Security
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, show
 from tidemill.sinks import OwnerSink, Rescan, SinkOptions, differences
+from tidemill.source.keyrange import DEFAULT_KEYSPACE, KeyRange, open_keys
+from tidemill.source.port import TABLES, Source
 from tidemill.upstream.gc import GcHold
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
@@ -35,6 +38,7 @@ class Opened:
     state: ChangefeedState
     feed: SchemaFeed
     sink: OwnerSink
+    source: Source
     sink_options: SinkOptions  # with the names by which the downstream knows the changefeed
     written_ts: Ts | None  # up to here an earlier run may have written changes
     target_ts: Ts | None  # where it ends
@@ -67,8 +71,10 @@ class Opening:
         """Raises a TidemillError that says what is wrong."""
         state = await self._resume(pd)
         target_ts = _end_of(self._options.target_ts, state)
+        keys = self._options.keys
+        source: Source = TABLES if keys is None else await open_keys(pd, keys)
         hold = await self._hold_gc(pd, state)
-        schema = await _load_schema(pd, state)
+        schema = await _load_schema(pd, state) if keys is None else _schema_of_keys(keys, state)
         captured = self._check_tables(schema, state)
         # The sink's own checkpoint is published after ours is saved, so it is never above it, unless it is another's.
         target = self._sink_options.named(state.changefeed_id, pd.cluster_id)
@@ -90,7 +96,8 @@ class Opening:
         hold.ttl_seconds = self._options.gc_ttl_seconds
         await hold.hold(state.checkpoint_ts)
         schema.read_recovered_with(recovered_reader(lambda: PdClient(self._options.pd, security=self._security)))
-        return Opened(state, SchemaFeed(pd, schema, state.schema_ts), sink, target, written_ts, target_ts)
+        feed = (SchemaFeed if keys is None else StillFeed)(pd, schema, state.schema_ts)
+        return Opened(state, feed, sink, source, target, written_ts, target_ts)
 
     def _open_sink(
         self, target: SinkOptions, state: ChangefeedState, captured: Sequence[TableInfo]
@@ -128,6 +135,11 @@ class Opening:
             raise UsageError(
                 f"data-dir belongs to a changefeed from start-ts {state.start_ts}, not {options.start_ts}. {remedy}"
             )
+        keys = options.keys.name if options.keys is not None else ""
+        if state.keys != keys:
+            raise UsageError(
+                f"data-dir belongs to a changefeed of {state.keys or 'tables'}, not of {keys or 'tables'}. {remedy}"
+            )
         self.is_begun = True
         log.info("resuming", checkpoint_ts=state.checkpoint_ts, rows=state.rows)
         return replace(
@@ -139,7 +151,9 @@ class Opening:
 
     async def _new_state(self, pd: PdClient) -> ChangefeedState:
         now_ts = await pd.get_ts()
-        start_ts = self._options.start_ts if self._options.start_ts is not None else now_ts
+        start_ts = self._options.start_ts
+        if start_ts is None:
+            start_ts = now_ts if self._options.keys is None else self._options.keys.before(now_ts)
         if start_ts > now_ts:
             raise UsageError(
                 f"start-ts {show(start_ts)} lies in the future: the upstream is at {show(now_ts)}. "
@@ -157,6 +171,7 @@ class Opening:
             copied={} if self._options.initial_copy else None,
             changefeed_id=self._home.changefeed_id(),
             name=self._options.name,
+            keys=self._options.keys.name if self._options.keys is not None else "",
         )
 
     async def _hold_gc(self, pd: PdClient, state: ChangefeedState) -> GcHold:
@@ -187,6 +202,10 @@ class Opening:
 
 def say_that_the_sink_is_away(error: SinkError) -> None:
     log.warning("the sink is away; waiting for it before the changefeed can start", reason=str(error))
+
+
+def _schema_of_keys(keys: KeyRange, state: ChangefeedState) -> SchemaStore:
+    return SchemaStore.of_table(raw_table(keys.keyspace or DEFAULT_KEYSPACE, state.start_ts), state.schema_ts)
 
 
 async def _load_schema(pd: PdClient, state: ChangefeedState) -> SchemaStore:

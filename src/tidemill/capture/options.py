@@ -11,6 +11,7 @@ from tidemill.flow.skew import LEAST_BYTES
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.security import Security
 from tidemill.model.ts import Ts, lag_seconds
+from tidemill.source.keyrange import KeyRange
 
 _GC_TTL_SECONDS = 86_400
 
@@ -32,6 +33,7 @@ class RunOptions:
     initial_copy: bool = False  # a new changefeed first copies the rows as of its start-ts
     security: Security | None = None  # to PD and TiKV; None: as the config says
     name: str = DEFAULT_NAME  # of the changefeed, for people
+    keys: KeyRange | None = None  # of RawKV that are captured; None: tables are
     gc_ttl_seconds: int = _GC_TTL_SECONDS  # for which the upstream keeps what a changefeed that is away still needs
 
 

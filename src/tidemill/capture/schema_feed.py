@@ -13,14 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.clock import SYSTEM_CLOCK, Clock
+from tidemill.errors import UpstreamUnavailableError
 from tidemill.flow.puller import Puller
 from tidemill.flow.schema import JOB_TABLE_ID, SchemaChange, SchemaStore
+from tidemill.log import get_logger
 from tidemill.model.change import RAW_CHANGE_SCHEMA, without_rare
 from tidemill.model.ts import Ts
 from tidemill.tidb.keys import record_span
 from tidemill.upstream.pd import PdClient
 
+log = get_logger("schema")
+
 _SUBSCRIPTION = 1
+_STILL_SECONDS = 0.2
 
 Listener = Callable[[Sequence[SchemaChange], Ts], None]
 
@@ -33,6 +38,7 @@ class SchemaFeed:
         self.resolved_ts = resolved_ts
         self.learned = 0  # changes so far
         self.changes: deque[SchemaChange] = deque()  # that were learned, but for those that were forgotten
+        self._pd, self._clock = pd, clock
         self._puller = Puller(pd, self, clock=clock)
         self._job_rows: list[pa.RecordBatch] = []
         self._listeners: list[Listener] = []
@@ -85,3 +91,16 @@ class SchemaFeed:
         due = due.sort_by([("commit_ts", "ascending"), ("start_ts", "ascending"), ("key", "ascending")])
         batches: list[pa.RecordBatch] = due.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], RAW_CHANGE_SCHEMA)
+
+
+class StillFeed(SchemaFeed):
+    """Of a source without DDLs: whatever the ts, all of them up to there are known. So it is as far as the clock of the
+    upstream."""
+
+    async def run(self) -> None:
+        while True:
+            try:
+                self.resolve(_SUBSCRIPTION, await self._pd.get_ts())
+            except UpstreamUnavailableError as error:
+                log.warning("PD is away; nothing is captured beyond what is known", reason=str(error))
+            await self._clock.sleep(_STILL_SECONDS)

@@ -22,6 +22,7 @@ from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks import Receipt, SinkWriter, Traits
+from tidemill.source.port import TABLES, Source
 
 log = get_logger("writing")
 
@@ -40,6 +41,7 @@ class Writing:
         traits: Traits,
         admission: Admission,
         clock: Clock,
+        source: Source = TABLES,
     ) -> None:
         """``undecodable``: the folder of rows that are put aside."""
         self._writer = writer
@@ -48,6 +50,7 @@ class Writing:
         self._traits = traits
         self._admission = admission
         self._clock = clock
+        self._source = source
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
         self._attempts = 0  # to write a batch that the sink was away for, since the last that was committed
         self._is_closing = False
@@ -78,11 +81,16 @@ class Writing:
             lambda table, physical_id: self._writer.target(
                 self._selector.table(table), physical_id, extent.of(physical_id)
             ),
+            self._source.decoder,
             joins_partitions=self._traits.joins_partitions,
         )
         tasks = self._admission.tasks()
         allows = self._traits.sharing_among(tasks).allows
         return share_skewed(units, tasks, allows, self._admission.least_shared)
+
+    @property
+    def ends_never_earlier(self) -> bool:
+        return self._traits.ends_never_earlier
 
     async def commit(self, extent: Extent, receipts: Sequence[Receipt]) -> Committed:
         """All of the batch is durable downstream. It counts once the owner has saved what this returns."""

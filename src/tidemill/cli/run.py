@@ -15,6 +15,7 @@ from tidemill.capture.metadata import DEFAULT_NAME
 from tidemill.capture.options import RunOptions, Status, status_at_rest
 from tidemill.capture.running import end_spark, run_changefeed
 from tidemill.cli import stopping
+from tidemill.cli.keys import DEFAULT_SAFE_INTERVAL, EndKey, Format, KeyspaceName, SafeInterval, StartKey, keys_of
 from tidemill.cli.options import (
     SINK_URI_VARIABLE,
     Ca,
@@ -38,6 +39,7 @@ from tidemill.cli.options import (
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UsageError
 from tidemill.model.ts import show
+from tidemill.source.keyrange import KeyFormat
 
 _PLAIN_PERIOD_SECONDS = 5.0
 _MIB = 1 << 20
@@ -50,7 +52,8 @@ def run(
         typer.Option(
             "--sink-uri",
             help="Where to write: mysql://user@host:3306/, file:///data/out?protocol=canal-json, iceberg:///warehouse, "
-            "delta:///lake, blackhole://. @FILE reads it from a file, so that no password is on the command line.",
+            "delta:///lake, tikv://pd:2379, blackhole://. @FILE reads it from a file, so that no password is on the "
+            "command line.",
             envvar=SINK_URI_VARIABLE,
         ),
     ],
@@ -71,6 +74,11 @@ def run(
             "--initial-scan", help="First copy all rows as of --start-ts, then capture changes from there on."
         ),
     ] = False,
+    start_key: StartKey = None,
+    end_key: EndKey = None,
+    key_format: Format = KeyFormat.hex,
+    keyspace: KeyspaceName = None,
+    safe_interval: SafeInterval = DEFAULT_SAFE_INTERVAL,
     data_dir: Annotated[
         Path, typer.Option("--data-dir", help="Folder of the changefeed's progress, from which it resumes.")
     ] = Path("tidemill-data"),
@@ -97,13 +105,16 @@ def run(
     Resumes from its data-dir, ends with 0 once all up to --target-ts is durable, and on Ctrl-C or SIGTERM after the
     batch at hand.
 
+    With --start-key, --end-key or --keyspace, or a sink of scheme tikv, keys of RawKV are captured in place of tables.
+
     Example: tidemill run --pd 127.0.0.1:2379 --sink-uri mysql://root@127.0.0.1:3306/ --initial-scan
     """
     configure_log(log_level)
     settings = config_of(config)
+    sink_uri = sink_uri_of(sink_uri)
     options = RunOptions(
         pd=pd,
-        sink_uri=sink_uri_of(sink_uri),
+        sink_uri=sink_uri,
         data_dir=data_dir,
         name=name_of(changefeed_id),
         start_ts=parse_ts(start_ts, "--start-ts"),
@@ -114,6 +125,7 @@ def run(
         config=settings,
         security=security_of(ca, cert, key, settings),
         initial_copy=initial_scan,
+        keys=keys_of(sink_uri, start_key, end_key, key_format, keyspace, safe_interval),
     )
     if options.start_ts is not None and options.target_ts is not None and options.target_ts < options.start_ts:
         raise UsageError(

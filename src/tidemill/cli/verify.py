@@ -10,6 +10,7 @@ import typer
 from tidemill.capture.metadata import ChangefeedState, DataDir
 from tidemill.capture.running import end_spark
 from tidemill.cli import stopping
+from tidemill.cli.keys import EndKey, Format, KeyspaceName, StartKey, keys_of
 from tidemill.cli.options import (
     SINK_URI_VARIABLE,
     Ca,
@@ -20,6 +21,7 @@ from tidemill.cli.options import (
     SparkMaster,
     config_of,
     configure_log,
+    parse_seconds,
     parse_ts,
     security_of,
     sink_uri_of,
@@ -30,12 +32,15 @@ from tidemill.cli.options import (
 from tidemill.config.changefeed import sink_parameters
 from tidemill.config.sink_uri import loopbacks, place_of
 from tidemill.errors import DataDirError, UsageError
+from tidemill.flow.encoder import RawJson
 from tidemill.flow.filter import TableFilter
 from tidemill.model.ts import Ts, show
 from tidemill.sinks import SinkOptions, read_sink_uri
 from tidemill.sinks.files import Scheme, SinkConfig
 from tidemill.sinks.lake import LakeOptions
 from tidemill.sinks.mysql import MysqlOptions
+from tidemill.sinks.tikv import TikvOptions
+from tidemill.source.keyrange import KeyFormat, KeyRange
 from tidemill.source.scan import ScanClient
 from tidemill.verify import (
     Check,
@@ -49,6 +54,7 @@ from tidemill.verify import (
 )
 from tidemill.verify.files import FileSide
 from tidemill.verify.lake import LakeSide
+from tidemill.verify.rawkv import Cluster, KeyReport, compare_keys
 
 
 def verify(
@@ -71,6 +77,13 @@ def verify(
     config: Annotated[
         Path | None, typer.Option("--config", help="The changefeed's TOML file: its filters say which tables.")
     ] = None,
+    start_key: StartKey = None,
+    end_key: EndKey = None,
+    key_format: Format = KeyFormat.hex,
+    keyspace: KeyspaceName = None,
+    wait: Annotated[
+        str, typer.Option("--wait", help="RawKV: how long ranges that differ are compared again, such as 10s.")
+    ] = "10s",
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="The changefeed's folder, where its checkpoint is found.")
     ] = None,
@@ -93,6 +106,8 @@ def verify(
     Prints the rows that differ, and for MySQL the SQL that would fix them. Ends with 0 where all is equal, with 1
     where something differs, with 2 where it was asked for something impossible.
 
+    Keys of RawKV are compared as they are now, by the checksums of their stores.
+
     Example: tidemill verify --pd 127.0.0.1:2379 --sink-uri mysql://root@127.0.0.1:3306/ --data-dir tidemill-data
     """
     configure_log(log_level)
@@ -102,6 +117,11 @@ def verify(
     options = read_sink_uri(
         sink_uri, sink_parameters(settings, sink_uri.partition("://")[0].lower()) if config is not None else None
     )
+    keys = keys_of(sink_uri, start_key, end_key, key_format, keyspace)
+    if keys is not None:
+        _refuse_for_keys({"--at": at, "--table": table, "--data-dir": data_dir})
+        _verify_keys(Cluster(pd, security), options, keys, parse_seconds(wait), output)
+        return
     names = [read_name(text) for text in table or ()]
     progress = DataDirProgress.open(data_dir) if data_dir is not None else None
     side, ts = _chosen(options, parse_ts(at, "--at"), progress, zone_of(time_zone))
@@ -123,6 +143,27 @@ def verify(
             report.left_out = chosen.left_out
         finally:
             lease.release()
+    _print(report, output)
+    if not report.is_equal:
+        raise typer.Exit(1)
+
+
+def _refuse_for_keys(given: dict[str, object]) -> None:
+    for option, value in given.items():
+        if value:
+            raise UsageError(
+                f"{option} is for tables, and keys of RawKV are compared as they are now: they cannot be read as of a "
+                "ts. Take it out."
+            )
+
+
+def _verify_keys(source: Cluster, options: SinkOptions, keys: KeyRange, wait_seconds: float, output: Output) -> None:
+    if not isinstance(options, TikvOptions):
+        raise UsageError(
+            f"keys of RawKV are compared with those of another TiKV, and {options.safe_uri} is none. Give tikv://pd:2379."
+        )
+    target = Cluster(options.pd, options.security)
+    report = compare_keys(source, target, keys, options.keyspace, wait_seconds)
     _print(report, output)
     if not report.is_equal:
         raise typer.Exit(1)
@@ -173,6 +214,11 @@ def _chosen(options: SinkOptions, at: Ts | None, progress: DataDirProgress | Non
         case LakeOptions():
             lake = LakeSide(options)
             return lake, _complete(at, lake.checkpoint_ts)
+        case SinkConfig(protocol=RawJson()):
+            raise UsageError(
+                f"files of {RawJson.name} cannot be compared: they hold changes of keys, and what was there before a "
+                "changefeed began is not among them. Compare with another TiKV."
+            )
         case SinkConfig(scheme=Scheme.FILE):
             files = FileSide(options, zone)
             return files, files.at(_complete(at, files.checkpoint_ts))
@@ -204,7 +250,7 @@ def _complete(at: Ts | None, checkpoint_ts: Ts) -> Ts:
     return checkpoint_ts if at is None else at
 
 
-def _print(report: Report, output: Output) -> None:
+def _print(report: Report | KeyReport, output: Output) -> None:
     if output is Output.json:
         typer.echo(orjson.dumps(report.document()).decode())
         return

@@ -19,6 +19,9 @@ from tidemill.errors import SinkUriError
 DATABASES = ("mysql", "mysql+ssl", "tidb", "tidb+ssl")
 DEFAULT_PORT = 4000  # of databases
 QUEUES = ("kafka", "kafka+ssl")
+_STORES = ("tikv",)
+_LISTS = (*QUEUES, *_STORES)  # which name several hosts, with commas between
+_PD_PORT = 2379
 _FOLDERS = ("file", "iceberg", "delta", "blackhole")
 _BUCKETS = ("s3", "iceberg+s3", "delta+s3")
 
@@ -35,15 +38,16 @@ SHOWN = frozenset({
     "auto-create-topic", "max-message-bytes", "max-batch-size", "required-acks", "kafka-version", "kafka-client-id",
     "enable-tls", "insecure-skip-verify", "sasl-mechanism", "dial-timeout",
     "sasl-oauth-grant-type", "encoding-format", "large-message-handle-option", "large-message-handle-compression",
+    "concurrency", "batch-size", "batch-bytes", "max-backoff", "deadline", "keyspace",
 })  # fmt: skip
 # Those whose values are, or may be, so that only their names are shown. Of all others not even the name.
 HIDDEN = frozenset({
     "catalog", "ssl-ca", "ssl-cert", "ssl-key", "access-key", "secret-access-key", "session-token", "role-arn",
     "external-id", "sasl-user", "sasl-password", "ca", "cert", "key", "sasl-oauth-token-url", "sasl-oauth-client-id",
-    "sasl-oauth-client-secret", "sasl-oauth-scopes",
+    "sasl-oauth-client-secret", "sasl-oauth-scopes", "ca-path", "cert-path", "key-path",
 })  # fmt: skip
 # Those that say where the sink is.
-_PLACING = ("protocol", "endpoint", "catalog", "namespace", "changefeed")
+_PLACING = ("protocol", "endpoint", "catalog", "namespace", "changefeed", "keyspace")
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://(.*)", re.DOTALL)
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]*)(:\d{1,5})?")
@@ -66,7 +70,7 @@ def safe_uri(uri: str) -> str:
     front, _, query = rest.partition("?")
     authority, slash, path = front.partition("/")
     _, at, host = authority.rpartition("@")
-    hosts = _BROKERS if scheme.lower() in QUEUES else _HOST
+    hosts = _BROKERS if scheme.lower() in _LISTS else _HOST
     if "#" in rest or not hosts.fullmatch(host) or _is_doubtful(scheme.lower(), at, path, query):
         return f"{scheme}://{_VEIL}"
     shown = [*dict.fromkeys(_shown(pair) for pair in query.split("&") if pair)]
@@ -80,6 +84,8 @@ def _is_doubtful(scheme: str, at: str, path: str, query: str) -> bool:
         return bool(at) or bool(_MISPLACED.search(path))
     if scheme in QUEUES:
         return bool(at) or "@" in query or not _TOPIC.fullmatch(path or "-")
+    if scheme in _STORES:
+        return bool(at) or bool(path.strip("/")) or "@" in query
     return bool(path) or "@" in query
 
 
@@ -96,7 +102,7 @@ def split_uri(uri: str) -> SplitResult:
         raise SinkUriError("the sink URI holds bytes that are not UTF-8 text. Write é as %C3%A9, say.")
     try:
         parts = urlsplit(uri)
-        port = parts.port if parts.scheme.lower() not in QUEUES else None
+        port = parts.port if parts.scheme.lower() not in _LISTS else None
     except ValueError:
         # Without the error's own words, which quote what stands where the port should.
         raise SinkUriError(f"cannot read the sink URI {safe_uri(uri)}: {_trouble(uri)} {_ENCODE}") from None
@@ -127,6 +133,8 @@ def split_uri(uri: str) -> SplitResult:
             raise SinkUriError(f"the sink URI {safe_uri(uri)} names port 0. A port is a number from 1 to 65535.")
     elif scheme in QUEUES:
         brokers_of(parts.netloc)
+    elif scheme in _STORES:
+        brokers_of(parts.netloc, _PD_PORT, "TiKV", "PD")
     elif "@" in parts.netloc and scheme in _FOLDERS:
         raise SinkUriError(f"a sink URI of scheme {scheme!r} has no user, password or host. Write {scheme}:///….")
     return parts
@@ -141,22 +149,23 @@ def _is_text(given: str) -> bool:
     return True
 
 
-def brokers_of(netloc: str, default_port: int = 9092) -> list[str]:
-    """The addresses in the first part of a URI of a message queue, each with its port. Raises SinkUriError."""
+def brokers_of(netloc: str, default_port: int = 9092, kind: str = "Kafka", server: str = "broker") -> list[str]:
+    """The addresses in the first part of a URI of a message queue or a store, each with its port. Raises
+    SinkUriError. ``kind`` and ``server`` are for people."""
     if "@" in netloc:
-        raise SinkUriError(
-            "a sink URI of Kafka has no user or password before its brokers. Give sasl-user and sasl-password."
-        )
+        instead = "sasl-user and sasl-password" if kind == "Kafka" else "ca-path, cert-path and key-path"
+        raise SinkUriError(f"a sink URI of {kind} has no user or password before its {server}s. Give {instead}.")
     found = []
     for each in netloc.split(",") if netloc else []:
         match = _HOST.fullmatch(each)
         if not match or not match[1]:
             raise SinkUriError(
-                "the sink URI of Kafka names a broker that cannot be one. Write host:9092, several with commas between."
+                f"the sink URI of {kind} names a {server} that cannot be one. Write host:{default_port}, several with "
+                "commas between."
             )
         port = int(match[2][1:]) if match[2] else default_port
         if not 1 <= port <= 65535:
-            raise SinkUriError(f"the sink URI names port {port} of a broker. A port is a number from 1 to 65535.")
+            raise SinkUriError(f"the sink URI names port {port} of a {server}. A port is a number from 1 to 65535.")
         found.append(f"{match[1]}:{port}")
     return found
 
@@ -175,7 +184,7 @@ def place_of(uri: str, from_file: Mapping[str, str] | None = None) -> str:
     given = {**(from_file or {}), **dict(parse_qsl(parts.query, keep_blank_values=True))}
     placing = {name: _placing(name, given[name]) for name in _PLACING if given.get(name)}
     query = "&".join(f"{name}={quote(text, safe=':/')}" for name, text in placing.items())
-    host = ",".join(brokers_of(parts.netloc)) if scheme in QUEUES else (parts.hostname or "")
+    host = _hosts(scheme, parts)
     path = quote("/" + unquote(parts.path).strip("/"), safe="/")
     if scheme in DATABASES:
         scheme, path, query = "mysql", "/", ""
@@ -183,9 +192,19 @@ def place_of(uri: str, from_file: Mapping[str, str] | None = None) -> str:
         host = f"{host}:{parts.port or DEFAULT_PORT}"
     elif scheme in QUEUES:
         scheme = "kafka"
+    elif scheme in _STORES:
+        path = ""
     elif scheme in _FOLDERS:
         host, path = "", "" if scheme == "blackhole" else path
     return f"{scheme}://{host}{path}" + (f"?{query}" if query and scheme != "blackhole" else "")
+
+
+def _hosts(scheme: str, parts: SplitResult) -> str:
+    if scheme in QUEUES:
+        return ",".join(brokers_of(parts.netloc))
+    if scheme in _STORES:
+        return ",".join(brokers_of(parts.netloc, _PD_PORT, "TiKV", "PD"))
+    return parts.hostname or ""
 
 
 def _placing(name: str, text: str) -> str:
@@ -204,7 +223,7 @@ def loopbacks(place: str, *others: str) -> tuple[str, ...]:
     """Of the sink's place, and of other texts with addresses, those that lead each machine to itself."""
     parts = split_uri(place)
     endpoint = dict(parse_qsl(parts.query)).get("endpoint", "")
-    texts = ([parts.netloc] if parts.scheme in (*DATABASES, *QUEUES) else []) + [endpoint, *others]
+    texts = ([parts.netloc] if parts.scheme in (*DATABASES, *_LISTS) else []) + [endpoint, *others]
     return tuple(dict.fromkeys(found[0] for text in texts for found in _LOOPBACK.finditer(text)))
 
 
@@ -219,6 +238,8 @@ def _facts(place: str) -> dict[str, str]:
     parts = split_uri(place_of(place))
     if parts.scheme in QUEUES:  # brokers come and go; which cluster they are of, they tell themselves
         return {"kind": parts.scheme, "topic": parts.path, **dict(parse_qsl(parts.query))}
+    if parts.scheme in _STORES:  # nor PDs: which cluster they are of is part of the sink's own state
+        return {"kind": parts.scheme, **dict(parse_qsl(parts.query))}
     facts = {"kind": parts.scheme, "host": parts.hostname or "", "port": str(parts.port or ""), "path": parts.path}
     if parts.scheme == "blackhole":
         return {"kind": parts.scheme}

@@ -63,7 +63,11 @@ class Unit:
 
 
 def make_units(
-    parts: Iterable[Part], target: Callable[[TableInfo, int], Target], *, joins_partitions: bool = False
+    parts: Iterable[Part],
+    target: Callable[[TableInfo, int], Target],
+    decoder: Callable[[TableInfo, int, bool], Decoder] = TableDecoder,
+    *,
+    joins_partitions: bool = False,
 ) -> list[Unit]:
     """Units that share nothing downstream, so that each can be written by itself.
 
@@ -80,7 +84,7 @@ def make_units(
             slices = first.joined(slices)
         found[place] = table, physical_id, slices
     return [
-        Unit(TableDecoder(table, physical_id, place in mixed), slices, target(table, physical_id))
+        Unit(decoder(table, physical_id, place in mixed), slices, target(table, physical_id))
         for place, (table, physical_id, slices) in found.items()
     ]
 

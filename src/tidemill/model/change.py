@@ -62,7 +62,7 @@ def alike(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
     """The same changes in one schema: in the full one, if any of them is."""
     if len({len(batch.schema) for batch in batches}) < 2:
         return batches
-    return [batch if len(batch.schema) == len(FULL_CHANGE_SCHEMA) else _filled(batch) for batch in batches]
+    return [filled(batch) for batch in batches]
 
 
 def without_rare(changes: pa.RecordBatch) -> pa.RecordBatch:
@@ -70,7 +70,10 @@ def without_rare(changes: pa.RecordBatch) -> pa.RecordBatch:
     return changes.select(RAW_CHANGE_SCHEMA.names) if len(changes.schema) > len(RAW_CHANGE_SCHEMA) else changes
 
 
-def _filled(changes: pa.RecordBatch) -> pa.RecordBatch:
+def filled(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """In ``FULL_CHANGE_SCHEMA``, for readers whom expiry or source concerns."""
+    if len(changes.schema) == len(FULL_CHANGE_SCHEMA):
+        return changes
     zeros = pa.array(np.zeros(len(changes), np.uint64))
     columns = [zeros if field in _RARE else changes.column(field.name) for field in FULL_CHANGE_SCHEMA]
     return pa.RecordBatch.from_arrays(columns, schema=FULL_CHANGE_SCHEMA)

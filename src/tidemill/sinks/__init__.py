@@ -2,7 +2,7 @@
 
 port         what every sink offers, and what it wants of those who feed it
 registry     which sink a URI means: read_sink_uri
-files/ parquet/ lake/ mysql/ kafka/ blackhole       the sinks, each with its options, both halves and its target
+files/ parquet/ lake/ mysql/ kafka/ tikv/ blackhole       the sinks, each with its options, both halves and its target
 """
 
 from tidemill.config.sink_uri import differences, place_of, safe_uri

@@ -68,6 +68,7 @@ class Traits:
     orders_ddls: bool = False  # no row of any table may come for the first time behind a later DDL
     is_together: bool = False  # no row goes out that other processors may still have to resolve a lower ts for
     publish_interval_seconds: float = 0.0  # minimum time between two checkpoints that readers are told of
+    ends_never_earlier: bool = False  # a batch that comes again must end no earlier: what was written is not taken back
     least_sharers: int = 2  # tasks; each share reads all, so where reading is much of the work, few gain nothing
 
     def sharing_among(self, tasks: int) -> SharingRule:

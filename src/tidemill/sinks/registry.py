@@ -5,13 +5,14 @@ from urllib.parse import quote, urlsplit
 
 from tidemill.config.sink_uri import split_uri
 from tidemill.flow.dispatcher import Dispatching
-from tidemill.sinks import files, kafka, lake, mysql
+from tidemill.sinks import files, kafka, lake, mysql, tikv
 from tidemill.sinks.port import SinkOptions
 
 # The first whose schemes include the URI's, and which takes it, reads it. The last one names what is unknown.
 _SINKS: tuple[tuple[Callable[[str], bool], Callable[[str], SinkOptions]], ...] = (
     (mysql.is_mysql_uri, mysql.parse_mysql_uri),
     (kafka.is_kafka_uri, kafka.parse_kafka_uri),
+    (tikv.is_tikv_uri, tikv.parse_tikv_uri),
     (lake.is_lake_uri, lake.parse_lake_uri),
     (files.is_bucket_uri, files.parse_bucket_uri),
     (lambda uri: True, files.parse_sink_uri),

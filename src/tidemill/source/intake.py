@@ -25,6 +25,7 @@ from tidemill.flow.puller import Puller
 from tidemill.flow.schema import Followed, SchemaStore
 from tidemill.flow.sorter import Sorter, SpanSlices
 from tidemill.model.progress import Checkpoints, Extent
+from tidemill.model.span import Span
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.source.portions import by_table, portions, span_of
@@ -63,9 +64,10 @@ class Intake:
         *,
         few_readings: int = FEW_READINGS,
         replays: bool = True,
+        span_of: Callable[[Sequence[int]], Span] = span_of,
     ) -> None:
         """``replays``: the sink puts a row into the table partition that its values name, not into the one that it
-        is in upstream; so it needs some rows again behind a DROP PARTITION."""
+        is in upstream; so it needs some rows again behind a DROP PARTITION. ``span_of``: what to subscribe to."""
         self._schema = schema
         self._is_captured = is_captured
         self._puller = puller
@@ -73,6 +75,7 @@ class Intake:
         self._open_early = open_early
         self._few = few_readings
         self._replays = replays
+        self._span_of = span_of
         self._early_sorter: Sorter | None = None
         self._spans: dict[Interval, _Span] = {}
         self._early: dict[Interval, _Span] = {}
@@ -276,7 +279,7 @@ class Intake:
 
     def _read(self, reading: _Reading, since_ts: Ts) -> None:
         self._readings[reading.id] = reading
-        self._puller.subscribe(reading.id, span_of(list(reading.spans)), since_ts)
+        self._puller.subscribe(reading.id, self._span_of(list(reading.spans)), since_ts)
 
     def _drop(self, span: _Span) -> None:
         reading, physical_id = span.reading, span.followed.physical_id

@@ -10,6 +10,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -76,7 +77,9 @@ class KvClient:
         keyspace: Keyspace = TXN_V1,
         clock: Clock = SYSTEM_CLOCK,
         deadline_seconds: float = DEADLINE_SECONDS,
+        longest_pause_seconds: float = inf,
     ) -> None:
+        self._longest_pause_seconds = longest_pause_seconds
         self._regions = regions
         self._keyspace = keyspace
         self._clock = clock
@@ -164,7 +167,8 @@ class KvClient:
                     "Check that the TiKV stores are up and that this machine may reach them."
                 )
             if reaction.retry is not Retry.AT_ONCE or attempt > 0:
-                await self._clock.sleep(reaction.pauses.pause_seconds(attempt + 1))
+                pause = reaction.pauses.pause_seconds(attempt + 1)
+                await self._clock.sleep(min(pause, self._longest_pause_seconds))
             attempt += 1
 
     async def send_some(

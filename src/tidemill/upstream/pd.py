@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from tidemill._pb import pdpb_pb2
+from tidemill._pb import keyspacepb_pb2, pdpb_pb2
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.errors import UpstreamError, UsageError
 from tidemill.model.address import read_address
 from tidemill.model.security import PLAIN, Security
 from tidemill.model.span import Span, end_to_wire
 from tidemill.model.ts import Ts
-from tidemill.upstream.pd_leader import PdLeader, bare
+from tidemill.upstream.pd_leader import PdLeader, bare, refusal
 from tidemill.upstream.topology import Region, Store, region_from, store_from
 from tidemill.upstream.tso import Timestamps
 
@@ -182,6 +182,16 @@ class PdClient:
     async def delete_gc_barrier(self, barrier_id: str) -> None:
         """Let go of what the barrier keeps; nothing happens if there is none."""
         await self._call("DeleteGCBarrier", pdpb_pb2.DeleteGCBarrierRequest(barrier_id=barrier_id))
+
+    async def find_keyspace(self, name: str) -> int | None:
+        """The number of a keyspace; None where there is none of this name."""
+        request, kind = keyspacepb_pb2.LoadKeyspaceRequest(name=name), keyspacepb_pb2.LoadKeyspaceResponse
+        answer = await self._pd.call_keyspaces("LoadKeyspace", request, kind, self._deadline_seconds)
+        if not answer.header.HasField("error"):
+            return int(answer.keyspace.id)
+        if answer.header.error.type == pdpb_pb2.ENTRY_NOT_FOUND:
+            return None
+        raise refusal("LoadKeyspace", answer.header.error)
 
     async def _call(self, method: str, request: Any) -> Any:
         return await self._pd.call(method, request, self._deadline_seconds)

@@ -80,6 +80,23 @@ class PdLeader:
 
         return await self.persist(method, attempt, deadline_seconds)
 
+    async def call_keyspaces(self, method: str, request: Any, answer_type: Any, deadline_seconds: float) -> Any:
+        """The same of PD's other service; a refusal is the answer's own, for the caller to read."""
+
+        async def attempt() -> Any:
+            await self.connected()
+            if self._channel is None:
+                raise TryAgainError("the leader has just been lost")
+            request.header.cluster_id = self.cluster_id
+            call = self._channel.unary_unary(
+                f"/keyspacepb.Keyspace/{method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=answer_type.FromString,
+            )
+            return await call(request, timeout=CALL_SECONDS)
+
+        return await self.persist(method, attempt, deadline_seconds)
+
     async def connected(self) -> Any:
         """The stub of the leader."""
         if self._stub is None:

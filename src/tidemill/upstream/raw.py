@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 from tidemill._pb import kvrpcpb_pb2
@@ -75,12 +76,17 @@ class RawClient:
         keyspace: Keyspace = RAW_V1,
         is_atomic: bool = False,
         max_calls: int = MAX_CALLS,
+        keys_per_call: int = KEYS_PER_CALL,
+        bytes_per_call: int = PUT_BYTES_PER_CALL,
+        longest_pause_seconds: float = inf,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """A request that fails is tried again after at most ``longest_pause_seconds``."""
+        self._keys_per_call, self._bytes_per_call = keys_per_call, bytes_per_call
         self._keyspace = keyspace
         self._is_atomic = is_atomic
         self._max_calls = max_calls
-        self._kv = KvClient(regions, keyspace=keyspace, clock=clock)
+        self._kv = KvClient(regions, keyspace=keyspace, longest_pause_seconds=longest_pause_seconds, clock=clock)
 
     async def close(self) -> None:
         await self._kv.close()
@@ -136,8 +142,8 @@ class RawClient:
         await self._kv.spread(
             sorted(values),
             ask,
-            max_keys=KEYS_PER_CALL,
-            max_bytes=PUT_BYTES_PER_CALL,
+            max_keys=self._keys_per_call,
+            max_bytes=self._bytes_per_call,
             size_of=lambda key: len(key) + len(values[key]),
             max_calls=self._max_calls,
         )
@@ -262,7 +268,11 @@ class RawClient:
     async def _spread(self, keys: Iterable[bytes], ask: Any) -> None:
         logical = sorted({self._keyspace.logical(key) for key in keys})
         await self._kv.spread(
-            logical, ask, max_keys=KEYS_PER_CALL, max_bytes=PUT_BYTES_PER_CALL, max_calls=self._max_calls
+            logical,
+            ask,
+            max_keys=self._keys_per_call,
+            max_bytes=self._bytes_per_call,
+            max_calls=self._max_calls,
         )
 
     async def _scan_up(self, at: bytes, last: bytes, limit: int, keys_only: bool) -> tuple[list[Pair], bytes]:

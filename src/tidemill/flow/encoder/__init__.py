@@ -3,7 +3,7 @@
     RowBatch ──► encoder of a protocol ──► Encoded (all messages in one buffer)
 
 Each protocol is a module: ``avro``, ``canal_json``, ``csv``, ``debezium``, ``long_form``,
-``open_protocol``, ``simple``; ``port`` says
+``open_protocol``, ``raw_json``, ``simple``; ``port`` says
 what one is, ``registry`` which there are, and ``large`` what becomes of messages that are too large for a queue. A
 protocol's encoder is made on the executor; it keeps what is fixed per table and writes the rest in one compiled loop
 (``columnar.assembler``, ``columnar.avro_binary``), straight from Arrow's buffers.
@@ -18,6 +18,7 @@ from tidemill.flow.encoder.debezium import Debezium
 from tidemill.flow.encoder.long_form import LongForm
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, Message, Option, QueueProtocol
+from tidemill.flow.encoder.raw_json import RawJson
 from tidemill.flow.encoder.registry import (
     FOR_FILES,
     FOR_QUEUES,
@@ -49,6 +50,7 @@ __all__ = [
     "OpenProtocol",
     "Option",
     "QueueProtocol",
+    "RawJson",
     "Simple",
     "protocol_keys",
     "read_protocol",

@@ -21,12 +21,14 @@ from tidemill.flow.encoder.debezium import Debezium
 from tidemill.flow.encoder.long_form import LongForm
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, MessageProtocol, Option, QueueProtocol
+from tidemill.flow.encoder.raw_json import RawJson
 from tidemill.flow.encoder.simple import Simple
 from tidemill.model.row import RowBatch
 
 FOR_FILES: Mapping[str, type[FileProtocol]] = {
     CanalJson.name: CanalJson,
     Csv.name: Csv,
+    RawJson.name: RawJson,
 }
 
 FOR_QUEUES: Mapping[str, type[QueueProtocol]] = {

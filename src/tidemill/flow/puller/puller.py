@@ -30,7 +30,7 @@ from tidemill.log import get_logger
 from tidemill.model.span import Span
 from tidemill.model.ts import Ts
 from tidemill.upstream.feed.client import FeedClient
-from tidemill.upstream.feed.registration import Registration
+from tidemill.upstream.feed.registration import TRANSACTIONS, Registration, StreamMode
 from tidemill.upstream.feed.spill import Spill
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
@@ -102,16 +102,19 @@ class Puller:
         *,
         locks: LockResolving | None = DEFAULT_LOCK_RESOLVING,
         spill: Path | None = None,
+        mode: StreamMode = TRANSACTIONS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """``locks`` says when abandoned ones are resolved; None: never. ``spill`` is a folder in which large
-        transactions wait for their end; None: they do so in memory."""
+        """``locks`` says when abandoned ones are resolved, where there are any; None: never. ``spill`` is a folder
+        in which large transactions wait for their end; None: they do so in memory."""
         self._receiver = receiver
         self._clock = clock
         self._random = Random()
         self._regions = RegionCache(pd, clock=clock)
-        self._feed = FeedClient(self._regions, self, spill=Spill(spill), clock=clock)
-        self._unblocker = Unblocker(pd, self._regions, locks, clock=clock) if locks is not None else None
+        self._feed = FeedClient(self._regions, self, spill=Spill(spill), mode=mode, clock=clock)
+        self._unblocker = (
+            Unblocker(pd, self._regions, locks, clock=clock) if locks is not None and mode.has_locks else None
+        )
         self._subscriptions: dict[int, _Subscription] = {}
         self._by_request: dict[int, _Subscription] = {}
         self._next_request = 1

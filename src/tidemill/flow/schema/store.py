@@ -107,6 +107,13 @@ class SchemaStore:
         store._load(start)
         return store
 
+    @classmethod
+    def of_table(cls, table: TableInfo, ts: Ts) -> "SchemaStore":
+        """One table that never changes, for rows with commit-ts above ``ts``: of a source that has no DDL."""
+        store = cls(ts)
+        store._load(Start(Catalogue(tables={table.id: table}), (), 0, table.version_ts))
+        return store
+
     def read_recovered_with(self, read: Recovered) -> None:
         """How to learn what a database that comes back holds, where the job does not tell."""
         self._catalogue.recovered = read

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from tidemill.config.sink_uri import SHOWN, safe_uri, split_uri
 from tidemill.config.values import boolean_of, number_from, seconds_of, sentence, unescaped, word_of
 from tidemill.errors import SinkUriError, suggestion
-from tidemill.flow.encoder import FOR_FILES, FOR_QUEUES, FileProtocol, Messages, read_protocol
+from tidemill.flow.encoder import FOR_FILES, FOR_QUEUES, FileProtocol, Messages, RawJson, read_protocol
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks.port import OwnerSink, Rescan, Sharing, SinkWriter, Traits
@@ -135,7 +135,7 @@ def parse_sink_uri(uri: str) -> SinkConfig:
     if scheme is Scheme.FILE:
         path = _path(parts.netloc, parts.path)
         if name is None:
-            choices = " or ".join(f"'protocol={each}'" for each in FOR_FILES)
+            choices = " or ".join(f"'protocol={each}'" for each in _OF_TABLES)
             for each in given:
                 if alike := suggestion(each, ["protocol"]):
                     raise SinkUriError(f"sink URI parameter {each!r} is unknown.{alike}")
@@ -226,10 +226,13 @@ def _word(kind: type[Enum]) -> Callable[[str], Any]:
 _OTHER_PROTOCOLS = (*FOR_QUEUES, "default", "canal", "avro", "flat-avro", "maxwell", "craft", "debezium", "simple")
 
 
+_OF_TABLES = tuple(name for name in FOR_FILES if name != RawJson.name)  # which people who write tables choose from
+
+
 def _protocol(text: str) -> str:
     if text.lower() in _OTHER_PROTOCOLS and text.lower() not in FOR_FILES:
-        raise ValueError(f"{' or '.join(FOR_FILES)}: TiCDC's other protocols are for message queues")
-    return word_of(*FOR_FILES)(text)
+        raise ValueError(f"{' or '.join(_OF_TABLES)}: TiCDC's other protocols are for message queues")
+    return text.lower() if text.lower() == RawJson.name else word_of(*_OF_TABLES)(text)
 
 
 def _terminator(text: str) -> bytes:
@@ -268,7 +271,7 @@ _PARAMETERS: Mapping[str, _Parameter] = {
     "protocol": _Parameter(
         _protocol,
         "",
-        "The form of messages: `canal-json` or `csv`. Files need one. "
+        "The form of messages: `canal-json` or `csv`; `rawkv-json` for keys of RawKV. Files need one. "
         "With `parquet` they are [tables of a lake](../how-to/write-to-a-lake.md).",
     ),
     "terminator": _Parameter(_terminator, "`\\r\\n`", "What ends a message in a file."),
@@ -341,7 +344,7 @@ _REFUSED: Mapping[str, str] = {
 }
 
 _OTHER_SCHEMES = (
-    "pulsar", "pulsar+ssl", "gcs", "gs", "azblob", "azure", "tikv",
+    "pulsar", "pulsar+ssl", "gcs", "gs", "azblob", "azure",
 )  # fmt: skip
 
 # Schemes whose URIs others of this package read.
@@ -357,10 +360,11 @@ _ELSEWHERE = (
     "iceberg+s3",
     "delta",
     "delta+s3",
+    "tikv",
 )
 _EXAMPLES = (
     "Write mysql://user@host:3306/, file:///folder?protocol=canal-json, s3://bucket/prefix?protocol=csv, "
-    "kafka://host:9092/topic?protocol=open-protocol, iceberg:///warehouse, delta:///lake, or blackhole://."
+    "kafka://host:9092/topic?protocol=open-protocol, iceberg:///warehouse, delta:///lake, tikv://pd:2379, or blackhole://."
 )
 
 

@@ -21,7 +21,7 @@ from tidemill.errors import (
 )
 from tidemill.log import get_logger
 from tidemill.upstream.channel import open_channel
-from tidemill.upstream.feed.registration import FeedListener, Registration
+from tidemill.upstream.feed.registration import TRANSACTIONS, FeedListener, Registration, StreamMode
 from tidemill.upstream.feed.spill import Spill
 from tidemill.upstream.feed.stream import MalformedStreamError, StoreStream, StreamStats
 from tidemill.upstream.kv import check_trust
@@ -45,9 +45,11 @@ class FeedClient:
         listener: FeedListener,
         *,
         spill: Spill | None = None,
+        mode: StreamMode = TRANSACTIONS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """``spill``: where large transactions wait for their end."""
+        self._mode = mode
         self._regions = regions
         self._spill = spill
         self._listener = listener
@@ -89,7 +91,9 @@ class FeedClient:
         stream = self._streams.get(key)
         if stream is None:
             cluster_id = self._regions.pd.cluster_id
-            stream = StoreStream(self._regions, self._listener, self.stats, cluster_id, only_request, self._spill)
+            stream = StoreStream(
+                self._regions, self._listener, self.stats, cluster_id, only_request, self._spill, self._mode
+            )
             self._streams[key] = stream
             spawn(self._tasks, self._follow(key, stream))
         stream.register(registration)

@@ -15,16 +15,16 @@ from typing import Any
 
 import grpc
 
-from tidemill._pb import cdcpb_pb2, kvrpcpb_pb2
+from tidemill._pb import cdcpb_pb2
 from tidemill.errors import IncompatibleUpstreamError, ProtocolViolationError
 from tidemill.log import get_logger
 from tidemill.model.span import end_to_wire
 from tidemill.model.ts import Ts
 from tidemill.upstream.feed.bounds import plain_bound
 from tidemill.upstream.feed.matcher import Matched, Matcher
-from tidemill.upstream.feed.registration import FeedListener, Registration
+from tidemill.upstream.feed.registration import TRANSACTIONS, FeedListener, Registration, StreamMode
 from tidemill.upstream.feed.spill import Spill
-from tidemill.upstream.feed.wire import ErrorEvent, parse
+from tidemill.upstream.feed.wire import RESOLVED_TS, ErrorEvent, parse
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.topology import peer_from
 
@@ -93,11 +93,13 @@ class StoreStream:
         cluster_id: int,
         only_request: int = 0,
         spill: Spill | None = None,
+        mode: StreamMode = TRANSACTIONS,
     ) -> None:
         """``only_request`` is given where the server cannot multiplex: then the stream serves that request alone."""
         self._regions = regions
         self._listener = listener
         self._stats = stats
+        self._mode = mode
         self._header = cdcpb_pb2.Header(cluster_id=cluster_id, ticdc_version=SPOKEN_VERSION)
         self._is_multiplexed = only_request == 0
         self._matcher = Matcher(only_request, spill)
@@ -182,7 +184,8 @@ class StoreStream:
                     start_key=part.start,
                     end_key=end_to_wire(part.end),
                     request_id=registration.request_id,
-                    extra_op=kvrpcpb_pb2.ReadOldValue,
+                    kv_api=self._mode.kv_api,
+                    extra_op=self._mode.extra_op,
                 )
             )
 
@@ -208,6 +211,8 @@ class StoreStream:
         except ProtocolViolationError as broken:
             raise MalformedStreamError(str(broken)) from broken
         self.has_received = True
+        if self._mode.safe_interval_ms:
+            parsed.resolved[:, RESOLVED_TS] = self._mode.taken_back(parsed.resolved[:, RESOLVED_TS])
         matched = self._matcher.process(parsed)
         # Slots are the matcher's and change hands; while the listener takes its time, too.
         initialized = [(slot, self._followed[slot]) for slot in matched.initialized]

@@ -1,0 +1,87 @@
+"""Raw changes of RawKV as rows, and as lines of JSON."""
+
+import base64
+import json
+
+import pyarrow as pa
+import pytest
+
+from tests.flow.encoder.samples import ITEM, rows_of
+from tidemill.errors import UsageError
+from tidemill.flow.decoder import Reading
+from tidemill.flow.encoder import RawJson
+from tidemill.flow.rawkv import RawDecoder, is_raw, raw_table
+from tidemill.model.change import FULL_CHANGE_SCHEMA, Op, without_rare
+from tidemill.model.row import RowBatch, RowOp
+from tidemill.model.ts import Ts
+
+TABLE = raw_table("DEFAULT", Ts(5))
+KEYS = [b"a", b"", b"\x00\xff", b"a"]
+
+
+def changes(*rows: tuple[bytes, bytes | None, int]) -> pa.RecordBatch:
+    """(key, value or None for a delete, expiry); the n-th committed at 10 + n."""
+    listed = [
+        {
+            "start_ts": 10 + number,
+            "commit_ts": 10 + number,
+            "op": Op.DELETE if value is None else Op.PUT,
+            "expire_seconds": expiry,
+            "txn_source": 0,
+            "key": b"r\0\0\0" + key,
+            "value": value or b"",
+            "old_value": b"",
+        }
+        for number, (key, value, expiry) in enumerate(rows)
+    ]
+    return pa.RecordBatch.from_pylist(listed, FULL_CHANGE_SCHEMA)
+
+
+def decoded(batch: pa.RecordBatch) -> RowBatch:
+    return RawDecoder(TABLE).decode(batch, Reading("UTC"), [])
+
+
+SAMPLE = changes((b"a", b"1", 0), (b"", b"", 0), (b"\x00\xff", b"x" * 300, 1_700_000_100), (b"a", None, 0))
+
+
+def test_a_put_is_an_insert_also_of_an_empty_value_and_a_delete_names_its_key() -> None:
+    rows = decoded(SAMPLE)
+    assert rows.op.tolist() == [RowOp.INSERT, RowOp.INSERT, RowOp.INSERT, RowOp.DELETE]
+    assert rows.commit_ts.tolist() == [10, 11, 12, 13]
+    assert rows.new.column("key").to_pylist() == KEYS[:3]
+    assert rows.new.column("value").to_pylist() == [b"1", b"", b"x" * 300]
+    assert rows.new.column("expire_seconds").to_pylist() == [0, 0, 1_700_000_100]
+    assert rows.old.column("key").to_pylist() == [b"a"]
+
+
+def test_changes_without_any_expiry_come_without_its_column() -> None:
+    plain = decoded(without_rare(SAMPLE))
+    assert plain.new.column("expire_seconds").to_pylist() == [0, 0, 0]
+    assert plain.new.column("key").to_pylist() == KEYS[:3]
+
+
+def test_a_slice_of_changes_is_decoded_by_itself() -> None:
+    assert decoded(SAMPLE.slice(1, 3)).new.column("key").to_pylist() == [b"", b"\x00\xff"]
+    assert len(decoded(SAMPLE.slice(0, 0))) == 0
+
+
+def test_only_the_table_that_a_keyspace_is_counts_as_one() -> None:
+    assert is_raw(TABLE)
+    assert not is_raw(ITEM)
+
+
+def test_each_change_is_a_line_of_json() -> None:
+    encoded = RawJson().encoder(0, b"\n").encode(decoded(SAMPLE))
+    lines = [json.loads(message) for message in encoded.messages()]
+    assert [base64.b64decode(line["key"]) for line in lines] == KEYS
+    assert [line["ts"] for line in lines] == [10, 11, 12, 13]
+    assert [line["op"] for line in lines] == ["put", "put", "put", "delete"]
+    assert [base64.b64decode(line["value"]) for line in lines[:3]] == [b"1", b"", b"x" * 300]
+    assert lines[2]["expiry"] == 1_700_000_100
+    assert [set(line) for line in (lines[0], lines[3])] == [{"key", "value", "ts", "op"}, {"key", "ts", "op"}]
+    assert encoded.payload.to_pybytes().endswith(b"}\n")
+
+
+def test_rows_of_a_table_are_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=f"{ITEM.full_name} is a table"):
+        RawJson().encoder(0, b"\n").encode(rows_of(ITEM))
