@@ -120,6 +120,7 @@ async def feeding(
     open_early: Callable[[Path], Sorter] | None = None,
     clock: Clock = SYSTEM_CLOCK,
     is_closed: bool = True,
+    traits: Traits | None = None,
 ) -> AsyncIterator[Feed]:
     """``sink``: both halves. ``clock``: the owner's. ``is_closed``: properly, at the end; else as if it were killed."""
     data_dir = DataDir(folder / "data")
@@ -131,8 +132,9 @@ async def feeding(
     feed = SchemaFeed(pd, schema, state.schema_ts)
     owner = ChangefeedOwner(feed, sink, state, states, target_ts=target_ts, config=config, clock=clock)
     builder = _EarlyBuilder(
-        open_early, pd, feed, owner, lambda name: sink, Traits(), config, data_dir.path, memory_bytes, disk_bytes,
-        Shelf(), lambda engine: admission or Admission(), Pipeline("UTC"), Totals(), few_readings=few_readings,
+        open_early, pd, feed, owner, lambda name: sink, traits or Traits(), config, data_dir.path, memory_bytes,
+        disk_bytes, Shelf(), lambda engine: admission or Admission(), Pipeline("UTC"), Totals(),
+        few_readings=few_readings,
     )  # fmt: skip
     running = await builder.open("main/0", EVERYTHING, state.at, written_ts=None, replaces=NOBODY)
     running.start()
