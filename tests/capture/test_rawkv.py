@@ -1,153 +1,40 @@
 """Keys of RawKV on the whole way into another cluster; what Spark would run runs in threads.
 
-Whoever is killed leaves a task behind that is held up and wakes later. Owner, lanes, sorter, sink and both clusters are
-real.
+Whoever is killed leaves a task behind that is held up and wakes later, or is a process of its own and gone. Owner,
+lanes, sorter, sink and both clusters are real.
 """
 
 import asyncio
 import base64
 import json
-import pickle
+import os
 import random
-import threading
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.capture.test_two_processors import abandon
+from tests.capture.rawkv import Run, running
+from tests.e2e.processes import wait_until
 from tests.e2e.rawkv import HOT, Loop, Watcher, Writer
 from tests.rounds import rounds, seed
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.capture.batches import Admission, Totals
-from tidemill.capture.downstream import Downstream
-from tidemill.capture.lanes import LaneBuilder
-from tidemill.capture.members import NOBODY
-from tidemill.capture.metadata import DataDir, StateWriter
-from tidemill.capture.opening import Opening
 from tidemill.capture.options import RunOptions
-from tidemill.capture.owner import ChangefeedOwner
-from tidemill.capture.processor import SpanProcessor
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.control.pace import Amount, Bounds
 from tidemill.errors import SinkUnavailableError, UsageError
-from tidemill.flow.pipeline import Pipeline, Unit
-from tidemill.flow.sorter import Shelf
-from tidemill.model.orders import EVERYTHING
-from tidemill.model.receipt import Receipt
 from tidemill.model.security import PLAIN
-from tidemill.model.table import TableInfo
-from tidemill.model.ts import Ts
 from tidemill.source.keyrange import KeyRange
-from tidemill.upstream.pd import PdClient
 from tidemill.verify.rawkv import Cluster, KeyReport, compare_keys
 
 SEED = 20261119
 STEPS = 30
 PATIENCE_SECONDS = 120.0
-
-
-class ThreadEngine:
-    """Runs units in a thread, while the gate is open. Closing it ends nothing that has begun."""
-
-    tasks = 2
-
-    def __init__(self, run: "Run") -> None:
-        self._run, self._thread = run, ThreadPoolExecutor(1)
-
-    def submit(self, pipeline: Pipeline, units: Sequence[Unit], what: str) -> "Future[list[Receipt]]":
-        self._run.batches += 1
-        pipeline, units = pickle.loads(pickle.dumps((pipeline, units)))  # as they travel to executors
-        work = self._thread.submit(lambda: [self._process(pipeline, unit) for unit in units])
-        self._run.works.append(work)
-        return work
-
-    def _process(self, pipeline: Pipeline, unit: Unit) -> Receipt:
-        if not self._run.gate.is_set():
-            self._run.held.set()
-            self._run.gate.wait()
-        return pipeline.process(unit)
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=False)
-
-
-class Run:
-    """One process of a changefeed."""
-
-    def __init__(self) -> None:
-        self.gate, self.held = threading.Event(), threading.Event()
-        self.gate.set()
-        self.works: list[Future[list[Receipt]]] = []
-        self.batches = 0
-        self.owner: ChangefeedOwner
-        self.processor: SpanProcessor
-
-    def check(self) -> None:
-        failures = (self.owner.beside.failure, self.processor.failure)
-        failure = next((each for each in failures if each is not None), None)
-        if failure is not None:
-            raise failure
-
-
-def no_rows(table: TableInfo, physical_ids: Sequence[int], ts: Ts) -> Iterator[Any]:
-    raise AssertionError("keys have no DDL that would ask for this")
-
-
-@asynccontextmanager
-async def running(options: RunOptions, scratch: Path) -> AsyncIterator[Run]:
-    """Left without ``close``, as a process that is killed: its task that is held up stays."""
-    data_dir = DataDir(options.data_dir)
-    data_dir.acquire()
-    states = StateWriter(data_dir)
-    try:
-        async with PdClient(options.pd) as pd, started(options, pd, data_dir, states, scratch) as run:
-            yield run
-    finally:
-        states.close()
-        data_dir.release()
-
-
-@asynccontextmanager
-async def started(
-    options: RunOptions, pd: PdClient, data_dir: DataDir, states: StateWriter, scratch: Path
-) -> AsyncIterator[Run]:
-    downstream, run = Downstream.of(options), Run()
-    opening = Opening(
-        options, data_dir, downstream.sink, downstream.place, downstream.zone, PLAIN, no_rows, opened=lambda sink: None
-    )
-    opened = await opening.run(pd)
-    run.owner = ChangefeedOwner(opened.feed, opened.sink, opened.state, states)
-    most = Amount(200, 1 << 30)  # several batches, and some that end in the middle of what one write did
-
-    def engine(name: str) -> Any:
-        return ThreadEngine(run)
-
-    builder = LaneBuilder(
-        pd, opened.feed, run.owner, opened.sink_options.open_writer, downstream.traits, options.config, scratch,
-        64 << 20, None, Shelf(), lambda engine: Admission(Bounds(most, most)), downstream.pipeline, Totals(),
-        engine, source=opened.source,
-    )  # fmt: skip
-    run.processor = SpanProcessor("main", builder)
-    await run.processor.start(EVERYTHING, run.owner.state.at, written_ts=opened.written_ts, replaces=NOBODY)
-    run.owner.start()
-    tasks = [asyncio.create_task(opened.feed.run()), opening.holding]
-    try:
-        yield run
-        if run.gate.is_set():
-            await run.processor.close()
-            await run.owner.close()
-    finally:
-        if not run.gate.is_set():
-            await abandon(run.processor)
-        for task in tasks:
-            assert task is not None
-            task.cancel()
-        await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
 
 
 class Scene:
@@ -182,7 +69,7 @@ class Scene:
 
     def compare(self) -> KeyReport:
         here, there = (Cluster(cluster.pd_address, PLAIN) for cluster in (self.source, self.target))
-        return compare_keys(here, there, KeyRange(), "", 30.0)
+        return compare_keys(here, there, KeyRange(), "", 120.0)
 
 
 @pytest.fixture
@@ -233,6 +120,42 @@ def test_the_other_cluster_is_equal_and_no_key_moves_back_whoever_is_killed(scen
 def assert_it_came_too_late(run: Run) -> None:
     with pytest.raises(SinkUnavailableError, match="not written within its deadline"):
         run.works[-1].result(PATIENCE_SECONDS)
+
+
+@contextmanager
+def process(scene: Scene) -> Iterator[subprocess.Popen[str]]:
+    uri = str(scene.options().sink_uri)
+    words = ["-m", "tests.capture.rawkv", scene.source.pd_address, uri, str(scene.folder), str(scene.start_ts)]
+    with (
+        (scene.folder / "said").open("a") as said,
+        subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=said, text=True) as started,
+    ):
+        try:
+            assert started.stdout is not None
+            assert started.stdout.readline() == "running\n", (scene.folder / "said").read_text()
+            yield started
+        finally:
+            started.kill()
+
+
+@pytest.mark.rounds
+def test_a_process_that_is_killed_is_followed_by_one_that_makes_both_clusters_equal(scene: Scene) -> None:
+    scene.writer.steps(STEPS)
+    for _ in range(rounds(1)):
+        with process(scene) as killed:
+            before = scene.watcher.seen
+            wait_until(lambda before=before: scene.watcher.seen > before, "a write there")
+            scene.shake()
+            scene.writer.steps(scene.rng.randrange(STEPS))
+            assert killed.poll() is None
+            os.kill(killed.pid, signal.SIGKILL)
+        scene.writer.steps(STEPS)
+    with process(scene) as heir:
+        report = scene.compare()
+        assert report.is_equal, "\n".join(report.lines())
+        assert heir.poll() is None
+    assert sum(part.upstream.pairs for part in report.parts) > len(HOT)
+    assert scene.watcher.moved_back() == []
 
 
 def test_files_hold_each_change_of_a_range_as_a_line(scene: Scene) -> None:
