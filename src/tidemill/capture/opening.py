@@ -14,7 +14,7 @@ from tidemill.errors import SinkError, UsageError
 from tidemill.flow.deadletter import forget_after
 from tidemill.flow.filter import ColumnSelector, RowFilter, TableFilter
 from tidemill.flow.rawkv import raw_table
-from tidemill.flow.schema import SchemaStore
+from tidemill.flow.schema import SchemaStore, store_of_table
 from tidemill.flow.schema.loader import load_schema, recovered_reader
 from tidemill.log import get_logger
 from tidemill.model.security import Security
@@ -205,7 +205,7 @@ def say_that_the_sink_is_away(error: SinkError) -> None:
 
 
 def _schema_of_keys(keys: KeyRange, state: ChangefeedState) -> SchemaStore:
-    return SchemaStore.of_table(raw_table(keys.keyspace or DEFAULT_KEYSPACE, state.start_ts), state.schema_ts)
+    return store_of_table(raw_table(keys.keyspace or DEFAULT_KEYSPACE, state.start_ts), state.schema_ts)
 
 
 async def _load_schema(pd: PdClient, state: ChangefeedState) -> SchemaStore:

@@ -107,13 +107,6 @@ class SchemaStore:
         store._load(start)
         return store
 
-    @classmethod
-    def of_table(cls, table: TableInfo, ts: Ts) -> "SchemaStore":
-        """One table that never changes, for rows with commit-ts above ``ts``: of a source that has no DDL."""
-        store = cls(ts)
-        store._load(Start(Catalogue(tables={table.id: table}), (), 0, table.version_ts))
-        return store
-
     def read_recovered_with(self, read: Recovered) -> None:
         """How to learn what a database that comes back holds, where the job does not tell."""
         self._catalogue.recovered = read
@@ -300,3 +293,10 @@ class SchemaStore:
             return None
         moved = {followed.physical_id for followed in (*started, *ended)}
         return SchemaChange(ts, (), ts, touched | moved, started, ended)
+
+
+def store_of_table(table: TableInfo, ts: Ts) -> SchemaStore:
+    """One table that never changes, for rows with commit-ts above ``ts``: of a source that has no DDL."""
+    store = SchemaStore(ts)
+    store._load(Start(Catalogue(tables={table.id: table}), (), 0, table.version_ts))
+    return store
