@@ -34,6 +34,7 @@ PROPERTIES = (
     "tests/flow/encoder/test_avro.py",
     "tests/columnar/test_decimal_bytes.py",
     "tests/flow/dispatcher/test_conflicts.py",
+    "tests/flow/dispatcher/test_crossings.py",
     "tests/flow/dispatcher/test_partition.py",
     "tests/columnar/test_go_quoted.py",
     "tests/columnar/test_json_plain.py",

@@ -417,7 +417,7 @@ def test_a_taken_port_is_a_usage_error():
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_a_port_that_does_not_exist_is_a_usage_error(port):
     front = Front(port)
-    with pytest.raises(UsageError, match="cannot listen"):
+    with pytest.raises(UsageError, match="there is no port"):
         front.listen()
     front.stop()
 

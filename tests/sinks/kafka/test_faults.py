@@ -160,8 +160,8 @@ def uris(broker: Broker) -> dict[str, tuple[str, str, bool]]:
     quoted = PASSWORD.replace("/", "%2F").replace("?", "%3F").replace("&", "%26")
     sasl, tls = f"kafka://127.0.0.1:{broker.sasl_port}", f"kafka+ssl://127.0.0.1:{broker.tls_port}"
     return {
-        "nobody there": ("kafka://127.0.0.1:1", "check that the brokers are up and reachable", True),
-        "no such host": ("kafka://no-such-host.invalid:9092", "check that the brokers are up and reachable", True),
+        "nobody there": ("kafka://127.0.0.1:1", "Check that the brokers are up and reachable", True),
+        "no such host": ("kafka://no-such-host.invalid:9092", "Check that the brokers are up and reachable", True),
         "a wrong password": (f"{sasl}?{login(USER, 'hush')}", "Check sasl-user, sasl-password", False),
         "no rights": (f"{sasl}?{login(STRANGER, quoted)}", "Grant the user|not there", False),
         "another's certificate": (f"{tls}?", "TLS failed", False),
