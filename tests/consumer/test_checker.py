@@ -100,6 +100,16 @@ def admins(partitions: int, epoch: int, ts: int) -> list[Step]:
             id="and above which a key has its new place",
         ),
         pytest.param(
+            [
+                *(mark(number, AdminSeen(1, 1, Ts(5))) for number in (0, 1)),
+                *(ddl(0, 6), resolved(0, 8)),
+                *(mark(number, AdminSeen(2, 2, Ts(8))) for number in (0, 1)),
+                *(resolved(0, 12), resolved(1, 12)),
+            ],
+            {},
+            id="a partition that rests gets no DDL, be there more again later",
+        ),
+        pytest.param(
             [ddl(0, 6), ddl(1, 6), mark(2, AdminSeen(3, 1, Ts(9))), resolved(2, 12), resolved(0, 12), resolved(1, 12)],
             {},
             id="DDLs before it are not for a partition that it adds",

@@ -92,6 +92,7 @@ class Checker:
         self._settled: OrderedDict[_Ddl, None] = OrderedDict()  # that were seen everywhere; the oldest are forgotten
         self._settled_ts = 0  # of those forgotten, the highest
         self._cuts: dict[int, int] = {0: 0}  # by epoch: where admin events cut; rows above are dispatched by it
+        self._sizes: dict[int, int] = {}  # and how many partitions there are from there on
         self._totals: Counter[str] = Counter()
         self._counts: Counter[Rule] = Counter()
         self._violations: list[Violation] = []
@@ -163,12 +164,12 @@ class Checker:
                 self._miss(number, partition, offset)
             case DdlSeen() if mark.query:
                 self._take_ddl(number, partition, offset, mark)
-            case AdminSeen(_, epoch, ts):
+            case AdminSeen(count, epoch, ts):
                 self._totals["admin"] += 1
                 partition.epoch = max(partition.epoch, epoch) if epoch else partition.epoch + 1
                 partition.admin_ts = max(partition.admin_ts, ts or 0)
                 if epoch and ts is not None:
-                    self._cuts[epoch] = ts
+                    self._cuts[epoch], self._sizes[epoch] = ts, count
             case Unreadable(why):
                 self._violate(Violation(Rule.READABLE, number, offset, 0, why))
             case _:
@@ -201,8 +202,10 @@ class Checker:
         self._settle()
 
     def _wanting(self, ts: int) -> set[int]:
-        """The partitions that a DDL of this ts should be in."""
-        return {number for number, each in self._partitions.items() if each.begin_ts is None or 0 < each.begin_ts < ts}
+        """The partitions that a DDL of this ts should be in. Those beyond the count of its epoch rest."""
+        epoch = max(epoch for epoch, cut_ts in self._cuts.items() if cut_ts < ts or not epoch)
+        known = {number for number, each in self._partitions.items() if each.begin_ts is None or 0 < each.begin_ts < ts}
+        return {number for number in known if number < self._sizes.get(epoch, number + 1)}
 
     def _miss(self, number: int, partition: _Partition, offset: int) -> None:
         """Note DDLs that this partition has passed without getting them."""
