@@ -249,3 +249,22 @@ def test_malformed_arguments_are_an_error_that_names_the_job() -> None:
 
 def test_a_job_of_a_newer_tidb_is_named_by_its_number() -> None:
     assert str(a_job(222, {})) == "DDL job 5 (type 222)"
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        (None, ""),
+        ({"name": "", "offset": 0}, "+00:00"),
+        ({"name": "", "offset": 19800}, "+05:30"),
+        ({"name": "", "offset": -12600}, "-03:30"),
+        ({"name": "America/New_York", "offset": 0}, "America/New_York"),
+        ({"name": "Local", "offset": 0}, ""),
+    ],
+)
+def test_a_job_that_converts_rows_tells_in_which_time_zone(location: Any, expected: str) -> None:
+    assert a_job(ActionType.MODIFY_COLUMN, [], reorg_meta={"location": location}).time_zone == expected
+
+
+def test_a_job_tells_the_modes_that_its_statement_needs() -> None:
+    assert a_job(ActionType.ADD_COLUMN, [], sql_mode=1 << 1 | 1 << 21).sql_modes == ("PIPES_AS_CONCAT",)

@@ -3,7 +3,7 @@
 import pytest
 
 from tidemill.tidb.lexer import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
-from tidemill.tidb.sql_mode import in_default_mode
+from tidemill.tidb.sql_mode import in_default_mode, modes_of
 
 BOTH = ANSI_QUOTES | NO_BACKSLASH_ESCAPES
 STRICT = 1 << 21
@@ -27,3 +27,9 @@ STRICT = 1 << 21
 )
 def test_it_means_the_same_under_the_default_mode(mode: int, typed: str, expected: str) -> None:
     assert in_default_mode(typed, mode) == expected
+
+
+def test_modes_that_no_spelling_undoes_are_told_by_name() -> None:
+    strict, ansi_quotes = 1 << 21, 1 << 2
+    assert modes_of(strict | ansi_quotes) == ()
+    assert modes_of(strict | 1 << 1 | 1 << 29) == ("PIPES_AS_CONCAT", "HIGH_NOT_PRECEDENCE")

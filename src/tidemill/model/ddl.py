@@ -104,6 +104,8 @@ class DdlEvent:
     creation: str = ""  # what would make the table or view as it is afterwards, times in UTC; "" where nobody knows
     is_like: bool = False  # CREATE TABLE … LIKE …: what the query means is said by ``creation`` only
     partition_id: int = 0  # of EXCHANGE PARTITION: the physical id that went from the partition to the plain table
+    sql_modes: tuple[str, ...] = ()  # under which the query means what it means, beside the default ones
+    time_zone: str = ""  # in which values were converted: ``+05:30`` or a name; "" where the job does not tell
 
     @property
     def gives_key(self) -> bool:

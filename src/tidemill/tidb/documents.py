@@ -21,7 +21,7 @@ from tidemill.errors import SchemaError
 from tidemill.model.ddl import ActionType
 from tidemill.model.table import ColumnInfo, ColumnType, IndexColumn, IndexInfo, PartitionInfo, TableInfo
 from tidemill.model.ts import Ts, to_datetime
-from tidemill.tidb.sql_mode import in_default_mode
+from tidemill.tidb.sql_mode import in_default_mode, modes_of
 
 Document = Mapping[str, Any]  # parsed JSON: its shape is TiDB's, and is checked key by key as it is read
 T = TypeVar("T")
@@ -97,6 +97,8 @@ class Job:
     tables: tuple[Document, ...] = ()
     sub_jobs: tuple[SubJob, ...] = ()
     involved: tuple[tuple[str, str], ...] = ()  # (schema, table), in lower case
+    sql_modes: tuple[str, ...] = ()  # under which ``query`` is to be read, beside the default ones
+    time_zone: str = ""  # in which rows are converted: ``+05:30`` or a name; "" where the job does not tell
 
     @property
     def is_running(self) -> bool:
@@ -309,6 +311,7 @@ def _name(value: Any) -> str:
 def _job(document: Document) -> Job:
     binlog = document.get("binlog") or {}
     multi = document.get("multi_schema_info") or {}
+    sql_mode = int(document.get("sql_mode") or 0)
     return Job(
         id=int(document["id"]),
         type=int(document["type"]),
@@ -316,7 +319,7 @@ def _job(document: Document) -> Job:
         schema_state=int(document.get("schema_state") or 0),
         schema_id=int(document.get("schema_id") or 0),
         table_id=int(document.get("table_id") or 0),
-        query=in_default_mode(str(document.get("query") or ""), int(document.get("sql_mode") or 0)),
+        query=in_default_mode(str(document.get("query") or ""), sql_mode),
         real_start_ts=Ts(int(document.get("real_start_ts") or 0)),
         args=document.get("raw_args") or {},
         schema_version=int(binlog.get("SchemaVersion") or 0),
@@ -331,7 +334,19 @@ def _job(document: Document) -> Job:
             (str(i.get("database") or ""), str(i.get("table") or ""))
             for i in document.get("involving_schema_info") or ()
         ),
+        sql_modes=modes_of(sql_mode),
+        time_zone=_time_zone((document.get("reorg_meta") or {}).get("location")),
     )
+
+
+def _time_zone(location: Document | None) -> str:
+    """That of the session: TiDB keeps an offset in seconds, or a name, of which ``Local`` says nothing to others."""
+    if location is None or location.get("name") == "Local":
+        return ""
+    minutes = int(location.get("offset") or 0) // 60
+    if not minutes:
+        return str(location.get("name") or "") or "+00:00"
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
 
 def _database(document: Document) -> Database:

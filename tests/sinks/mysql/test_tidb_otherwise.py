@@ -101,3 +101,34 @@ def test_members_are_taken_from_values_without_a_cast(
     assert shapes.heads[Form.UPDATE].startswith(b"REPLACE" if is_replaced else b"INSERT")
     assert shapes.tails[Form.UPDATE].endswith(value)
     assert b"CAST(VALUES(`e`) AS UNSIGNED)" in Shapes.of(table).tails[Form.UPDATE]
+
+
+@pytest.mark.parametrize(("zone", "expected"), [("+05:30", "2026-01-01 17:30:00"), ("", "2026-01-01 12:00:00")])
+def test_a_column_is_converted_in_the_time_zone_of_who_typed_it(upstream: Upstream, zone: str, expected: str) -> None:
+    """A TiDB fills the new column by itself, and no change tells its rows what the upstream's have become."""
+    upstream.select("CREATE TABLE ddls.t (id INT PRIMARY KEY, at TIMESTAMP NULL)")
+    upstream.select("INSERT INTO ddls.t VALUES (1, CONVERT_TZ('2026-01-01 12:00:00', '+00:00', @@time_zone))")
+    before, after = (
+        table_of(column("id", ColumnType.LONG, KEY), replace(column("at", kind), id=number), schema="ddls", name="t")
+        for number, kind in ((2, ColumnType.TIMESTAMP), (3, ColumnType.DATETIME))
+    )
+    change = event("alter table t modify at datetime", ActionType.MODIFY_COLUMN, 1, after, pre_table_info=before)
+    carry(upstream, replace(change, time_zone=zone))
+    assert [str(at) for (at,) in upstream.select("SELECT at FROM ddls.t")] == [expected]
+
+
+@pytest.mark.parametrize(("modes", "expected"), [((), "double"), (("REAL_AS_FLOAT", "PIPES_AS_CONCAT"), "float")])
+def test_a_ddl_means_what_it_meant_under_its_sql_mode(
+    upstream: Upstream, modes: tuple[str, ...], expected: str
+) -> None:
+    upstream.select("CREATE TABLE ddls.t (id INT PRIMARY KEY)")
+    after = table_of(column("id", ColumnType.LONG, KEY), column("r", ColumnType.FLOAT), schema="ddls", name="t")
+    change = event("alter table t add column r real", ActionType.ADD_COLUMN, 1, after)
+    carry(upstream, replace(change, sql_modes=modes))
+    other = event("alter table t add column s real", ActionType.ADD_COLUMN, 2, after)  # the next is as it was
+    carry(upstream, other)
+    found = upstream.select(
+        "SELECT data_type FROM information_schema.columns WHERE table_schema = 'ddls' AND table_name = 't' AND "
+        "column_name IN ('r', 's') ORDER BY column_name"
+    )
+    assert found == [(expected,), ("double",)]

@@ -388,6 +388,8 @@ def _events(row: JobRow, *shapes: _Shape) -> tuple[DdlEvent, ...]:
             creation=shape.creation or _creation(job, shape.table),
             is_like=shape.is_like,
             partition_id=shape.partition_id,
+            sql_modes=job.sql_modes,
+            time_zone=job.time_zone,
         )
         for seq, shape in enumerate(shapes)
     )

@@ -45,6 +45,7 @@ _REPARTITIONS: Final = frozenset(
         ActionType.REMOVE_PARTITIONING,
     }
 )  # fmt: skip
+_CONVERTS: Final = frozenset({ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE})
 _GLOBAL_INDEX: Final = 1503
 _NO_TABLE: Final = 1146
 _NO_DATABASE: Final = 1049
@@ -162,7 +163,7 @@ class Carrier:
         if is_new:
             # What is there, if anything, was written while the table had another key, and is as old.
             ask(self._session, f"TRUNCATE TABLE {self._at.name}")
-        clock = clock_of(event, self._at.fitted(self._at.text()))
+        clock = self._clock(self._at.fitted(self._at.text()))
         if not clock.query:
             log.info("DDL skipped: it means nothing downstream", type=event.type, query=event.query)
         elif not has_run and self._run_fitted(clock):
@@ -251,6 +252,16 @@ class Carrier:
         rows.copy(plain, [event.partition_id], event.finished_ts)
 
     # Statements
+
+    def _clock(self, query: str) -> Clock:
+        """A TiDB converts the rows itself when a column becomes another type, by the session's time zone. Where others
+        do, the rows are written again as the upstream has them."""
+        event = self._event
+        clock = clock_of(event, query)
+        is_told = self._at.is_tidb and event.type in _CONVERTS and clock.moment is None and event.time_zone
+        if is_told and self._at.knows_zone(event.time_zone):
+            return replace(clock, query=query, time_zone=event.time_zone)
+        return clock
 
     def _run_fitted(self, clock: Clock) -> bool:
         """Run a statement on a table, with less and less of what the downstream refuses. True: the table was made anew

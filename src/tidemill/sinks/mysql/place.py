@@ -123,6 +123,9 @@ class Place:
         same = [each for each in names if each.lower() == key.lower()] + [n for n in names if made.fullmatch(n)]
         return same[0] if same else None
 
+    def knows_zone(self, name: str) -> bool:
+        return bool(ask(self.session, "SELECT CONVERT_TZ('2000-01-01', '+00:00', %s) IS NOT NULL", (name,))[0][0])
+
     def has_columns_of(self, table: TableInfo) -> bool:
         """Whether the table downstream has these columns, in order."""
         found = ask(
@@ -189,7 +192,10 @@ def has_job(session: Any, event: DdlEvent, *, is_add_index: bool) -> bool:
 
 @contextmanager
 def set_to(session: Any, clock: Clock) -> Iterator[None]:
-    """The session's time zone and moment are these meanwhile."""
+    """The session's time zone, moment and modes are these meanwhile."""
+    if clock.modes:
+        modes = ",".join(clock.modes)
+        ask(session, f"SET @tidemill_modes = @@SESSION.sql_mode, SESSION sql_mode = CONCAT(@@sql_mode, ',{modes}')")
     if clock.time_zone is not None:
         ask(session, f"SET @tidemill_zone = @@SESSION.time_zone, SESSION time_zone = '{clock.time_zone}'")
     if clock.moment is not None:
@@ -198,6 +204,8 @@ def set_to(session: Any, clock: Clock) -> Iterator[None]:
         yield
     finally:
         with suppress(pymysql.err.MySQLError, OSError):  # whoever lost it opens another one
+            if session.open and clock.modes:
+                ask(session, "SET SESSION sql_mode = @tidemill_modes")
             if session.open and clock.moment is not None:
                 ask(session, "SET TIMESTAMP = DEFAULT")
             if session.open and clock.time_zone is not None:

@@ -8,7 +8,7 @@ for the rows that were there: for a TIMESTAMP in UTC, for a DATETIME by the sess
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from tidemill.model.ddl import ActionType, DdlEvent
@@ -26,15 +26,20 @@ _LOWEST, _HIGHEST = timedelta(hours=-12, minutes=-59), timedelta(hours=13)
 @dataclass(frozen=True, slots=True)
 class Clock:
     """What a session is to be set to while it runs ``query``. ``time_zone``: ``+08:00``; None: as it is. ``moment``:
-    what CURRENT_TIMESTAMP is, as Unix time; None: now."""
+    what CURRENT_TIMESTAMP is, as Unix time; None: now. ``modes``: of sql_mode, beside those it has."""
 
     query: str
     time_zone: str | None = None
     moment: str | None = None
+    modes: tuple[str, ...] = ()
 
 
 def clock_of(event: DdlEvent, query: str) -> Clock:
     """For a ``query`` that is the event's, perhaps respelled."""
+    return replace(_clock_of(event, query), modes=event.sql_modes)
+
+
+def _clock_of(event: DdlEvent, query: str) -> Clock:
     typed, moments = typed_offset(event), _added_moments(event)
     offset = typed
     stamps = {moment for kind, moment in moments if kind is ColumnType.TIMESTAMP}
