@@ -14,7 +14,6 @@ _MEANINGS: Final = {
     1 << 0: "REAL_AS_FLOAT",
     1 << 1: "PIPES_AS_CONCAT",
     1 << 3: "IGNORE_SPACE",
-    1 << 6: "NO_UNSIGNED_SUBTRACTION",
     1 << 29: "HIGH_NOT_PRECEDENCE",
 }
 

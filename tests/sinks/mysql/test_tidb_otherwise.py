@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pymysql
 import pytest
 
 from tests.flow.encoder.samples import KEY, column, table_of
@@ -13,10 +14,11 @@ from tests.sinks.mysql.test_otherwise import child_info, foreign_keys, with_chil
 from tests.sinks.mysql.test_partitions import LOCAL, PLAIN, exchange, make, partitioned
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import ColumnType
+from tidemill.sinks.mysql import failures, parse_mysql_uri
 from tidemill.sinks.mysql.carry import Carrier
 from tidemill.sinks.mysql.plan import Form
 from tidemill.sinks.mysql.refill import Refill
-from tidemill.sinks.mysql.session import Flavor
+from tidemill.sinks.mysql.session import Flavor, SessionSettings, mode_statement
 from tidemill.sinks.mysql.statement import Shapes
 
 
@@ -132,3 +134,12 @@ def test_a_ddl_means_what_it_meant_under_its_sql_mode(
         "column_name IN ('r', 's') ORDER BY column_name"
     )
     assert found == [(expected,), ("double",)]
+
+
+def test_an_unsigned_number_less_a_larger_one_is_a_value_that_a_lenient_session_takes() -> None:
+    """Of a generated column ``u - 10`` a TiDB says 1690, but under NO_UNSIGNED_SUBTRACTION, as it was upstream."""
+    said = "BIGINT UNSIGNED value is out of range in '(shop.t.u - 10)'"
+    assert failures.is_about_a_value(pymysql.err.DataError(1690, said))
+    settings = SessionSettings(parse_mysql_uri("tidb://root@127.0.0.1:4000/"), is_for_rows=True)
+    assert "NO_UNSIGNED_SUBTRACTION" in mode_statement(settings, is_lenient=True)
+    assert "NO_UNSIGNED_SUBTRACTION" not in mode_statement(settings, is_lenient=False)

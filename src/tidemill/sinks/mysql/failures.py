@@ -36,8 +36,8 @@ _WHO: Final = frozenset({1045, 1698, 1862, 1820, 3118, 4151})  # unknown, wrong 
 _NO_TABLE: Final = frozenset({1146, 1049, 1051})
 _OTHER_COLUMNS: Final = frozenset({1054, 1136, 1109, 1110, 3105, 1906})
 
-# A value that does not fit: out of range, truncated, incorrect, divided by zero, too long.
-_VALUES: Final = frozenset({1264, TRUNCATED, 1292, 1365, 1366, 1406, 1411, 1441})
+# A value that does not fit: out of range, truncated, incorrect, divided by zero, too long; or worked out (1690).
+_VALUES: Final = frozenset({1264, TRUNCATED, 1292, 1365, 1366, 1406, 1411, 1441, 1690})
 _OF_COLUMN: Final = re.compile(r"for column (?:(?:`(?:[^`]|``)*`\.){2}`(.+)`|'(.+)') at row \d+$")
 
 # A DDL that finds its work done: it ran before, and the answer was lost.

@@ -28,7 +28,8 @@ from tidemill.sinks.mysql.uri import MysqlOptions, decoded_password
 Connection = Any  # of PyMySQL, which ships no types
 
 _SQL_MODE = "STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES,NO_BACKSLASH_ESCAPES"
-_LENIENT_SQL_MODE = _SQL_MODE.replace("STRICT_TRANS_TABLES,", "")
+# With the second one an unsigned column less a number may be negative, as in a generated column upstream it was.
+_LENIENT_SQL_MODE = _SQL_MODE.replace("STRICT_TRANS_TABLES,", "") + ",NO_UNSIGNED_SUBTRACTION"
 _DDL_SQL_MODE = "NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
 _IDLE_SECONDS = 120.0
 _CANNOT_CONNECT = 2003
