@@ -88,7 +88,8 @@ def test_a_long_bit_is_never_taken_from_values(bits: int, is_replaced: bool) -> 
 @pytest.mark.parametrize(
     ("kind", "elems", "is_replaced", "value"),
     [
-        (ColumnType.ENUM, ("", "a"), False, b"=VALUES(`e`)"),
+        (ColumnType.ENUM, ("b", "a"), False, b"=VALUES(`e`)"),
+        (ColumnType.ENUM, ("a", ""), True, b""),
         (ColumnType.SET, ("a", "b"), False, b"=VALUES(`e`)"),
         (ColumnType.SET, ("", "b"), True, b""),
     ],
@@ -97,7 +98,7 @@ def test_members_are_taken_from_values_without_a_cast(
     kind: ColumnType, elems: tuple[str, ...], is_replaced: bool, value: bytes
 ) -> None:
     """``CAST(VALUES(e) AS UNSIGNED)`` is an error of a TiDB 8.5 (1105), whatever the value; without it, a SET's empty
-    member is lost."""
+    member is lost, and an ENUM's index 0 becomes that of the empty member."""
     table = table_of(column("id", ColumnType.LONG, KEY), column("e", kind, elems=elems), schema="ddls")
     shapes = Shapes.of(table, is_tidb=True)
     assert shapes.heads[Form.UPDATE].startswith(b"REPLACE" if is_replaced else b"INSERT")

@@ -18,8 +18,9 @@ def _new(column: ColumnInfo, *, is_tidb: bool) -> str:
 
 
 def _is_lost_in_values(column: ColumnInfo, *, is_tidb: bool) -> bool:
-    """A TiDB (8.5) turns round the bytes of a BIT in VALUES(), whatever is made of it there; and an empty member."""
-    if column.type is ColumnType.SET:
+    """A TiDB (8.5) turns round the bytes of a BIT in VALUES(), whatever is made of it there; and takes members by their
+    texts: an ENUM's index 0 for the empty member, without changing its indexes, so that it contradicts itself."""
+    if column.type in (ColumnType.ENUM, ColumnType.SET):
         return is_tidb and "" in column.elems
     return column.type is ColumnType.BIT and column.flen > 8
 
