@@ -13,7 +13,7 @@ from tests.sinks.mysql.test_ddl import event
 from tests.sinks.mysql.test_otherwise import child_info, foreign_keys, with_children
 from tests.sinks.mysql.test_partitions import LOCAL, PLAIN, exchange, make, partitioned
 from tidemill.model.ddl import ActionType, DdlEvent
-from tidemill.model.table import ColumnType
+from tidemill.model.table import ColumnType, PartitionInfo
 from tidemill.sinks.mysql import failures, parse_mysql_uri
 from tidemill.sinks.mysql.carry import Carrier
 from tidemill.sinks.mysql.plan import Form
@@ -144,3 +144,29 @@ def test_an_unsigned_number_less_a_larger_one_is_a_value_that_a_lenient_session_
     settings = SessionSettings(parse_mysql_uri("tidb://root@127.0.0.1:4000/"), is_for_rows=True)
     assert "NO_UNSIGNED_SUBTRACTION" in mode_statement(settings, is_lenient=True)
     assert "NO_UNSIGNED_SUBTRACTION" not in mode_statement(settings, is_lenient=False)
+
+
+def test_partitions_have_the_bounds_that_were_understood(upstream: Upstream) -> None:
+    """``unix_timestamp('…')`` is another number in another time zone, and two kinds of jobs do not tell in which."""
+    after = replace(table_of(column("at", ColumnType.TIMESTAMP, KEY), schema="ddls", name="t"))
+    bounds = {"p0": 1577804400, "p1": 1609426800}
+    query = (
+        "create table t (at timestamp primary key) partition by range (unix_timestamp(at)) (partition p0 values less "
+        "than (unix_timestamp('2020-01-01')));"
+    )
+    added = "alter table t add partition (partition p1 values less than (unix_timestamp('2021-01-01')))"
+    before = replace(after, partitions=(PartitionInfo(1, "p0"),))
+    for number, (kind, text, pre) in enumerate(
+        [(ActionType.CREATE_TABLE, query, None), (ActionType.ADD_TABLE_PARTITION, added, before)], 1
+    ):
+        parts = ",\n ".join(f"PARTITION `{p}` VALUES LESS THAN ({n})" for p, n in [*bounds.items()][:number])
+        creation = (
+            "CREATE TABLE `ddls`.`t` (\n  `at` timestamp NOT NULL,\n  PRIMARY KEY (`at`)\n)\nPARTITION BY RANGE "
+            f"(UNIX_TIMESTAMP(`at`))\n({parts})"
+        )
+        carry(upstream, event(text, kind, number, after, creation=creation, pre_table_info=pre))
+    found = upstream.select(
+        "SELECT partition_name, partition_description FROM information_schema.partitions WHERE table_schema = 'ddls' "
+        "AND table_name = 't' ORDER BY partition_ordinal_position"
+    )
+    assert [(name, int(bound)) for name, bound in found] == [*bounds.items()]

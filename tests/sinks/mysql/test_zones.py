@@ -83,3 +83,15 @@ def test_a_moment_beside_two_offsets() -> None:
     )
     event = alter(text.format("07-01", 0), after, table_of(ID))
     assert clock_of(event, event.query) == Clock(text.format("06-30", 23), "-05:00", "1767261600.000000")
+
+
+@pytest.mark.parametrize("typed", ["", "ADD t TIMESTAMP DEFAULT '2025-12-31 19:00:00', "])
+def test_a_moment_has_all_the_digits_that_any_column_has(typed: str) -> None:
+    """One of seconds has cut it, one of microseconds has it whole, by the session's clock."""
+    after = table_of(
+        ID, *([moment("2026-01-01 00:00:00")] if typed else []),
+        column("e", ColumnType.TIMESTAMP, default="CURRENT_TIMESTAMP", origin_default="2026-01-01 10:00:00"),
+        column("f", ColumnType.DATETIME, default="CURRENT_TIMESTAMP", origin_default="2026-01-01 05:00:00.610258"),
+    )  # fmt: skip
+    query = f"ALTER TABLE item {typed}ADD e TIMESTAMP DEFAULT CURRENT_TIMESTAMP, ADD f DATETIME(6) DEFAULT NOW(6)"
+    assert clock_of(alter(query, after, table_of(ID)), query) == Clock(query, "-05:00", "1767261600.610258")

@@ -45,7 +45,12 @@ _REPARTITIONS: Final = frozenset(
         ActionType.REMOVE_PARTITIONING,
     }
 )  # fmt: skip
-_CONVERTS: Final = frozenset({ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE})
+_BY_ZONE: Final = frozenset(
+    {
+        ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE, ActionType.REORGANIZE_PARTITION,
+        ActionType.ALTER_TABLE_PARTITIONING,
+    }
+)  # fmt: skip
 _GLOBAL_INDEX: Final = 1503
 _NO_TABLE: Final = 1146
 _NO_DATABASE: Final = 1049
@@ -120,8 +125,8 @@ class Carrier:
     def _create(self) -> None:
         event = self._event
         if self._at.is_tidb:
-            text = event.creation if event.is_like else event.query
-            self._at.run(Clock(self._at.fitted(text), UTC) if event.is_like else clock_of(event, self._at.fitted(text)))
+            is_like = event.is_like
+            self._at.run(Clock(self._at.fitted(event.creation), UTC) if is_like else clock_of(event, self._bounded()))
         else:
             self._creation.make(event.creation, event.query)
 
@@ -163,7 +168,7 @@ class Carrier:
         if is_new:
             # What is there, if anything, was written while the table had another key, and is as old.
             ask(self._session, f"TRUNCATE TABLE {self._at.name}")
-        clock = self._clock(self._at.fitted(self._at.text()))
+        clock = self._clock(self._bounded())
         if not clock.query:
             log.info("DDL skipped: it means nothing downstream", type=event.type, query=event.query)
         elif not has_run and self._run_fitted(clock):
@@ -253,12 +258,23 @@ class Carrier:
 
     # Statements
 
+    def _bounded(self) -> str:
+        """The statement; for a TiDB with the bounds of partitions as they were understood where the job does not tell
+        by which time zone ``unix_timestamp('…')`` was."""
+        event, found = self._event, PARTITIONING.search(self._event.creation)
+        if not (self._at.is_tidb and found and "UNIX_TIMESTAMP" in event.query.upper()):
+            return self._at.fitted(self._at.text())
+        partitioning = event.creation[found.start() :]
+        if event.type == ActionType.CREATE_TABLE:
+            return self._at.fitted(event.query, keeps_partitions=False) + partitioning
+        return self._at.fitted(self._added_partitions(partitioning) or self._at.text())
+
     def _clock(self, query: str) -> Clock:
-        """A TiDB converts the rows itself when a column becomes another type, by the session's time zone. Where others
-        do, the rows are written again as the upstream has them."""
+        """A TiDB converts the rows itself when a column becomes another type, and works out bounds of partitions, by
+        the session's time zone. Where others do, the rows are written again as the upstream has them."""
         event = self._event
         clock = clock_of(event, query)
-        is_told = self._at.is_tidb and event.type in _CONVERTS and clock.moment is None and event.time_zone
+        is_told = self._at.is_tidb and event.type in _BY_ZONE and clock.moment is None and event.time_zone
         if is_told and self._at.knows_zone(event.time_zone):
             return replace(clock, query=query, time_zone=event.time_zone)
         return clock

@@ -88,13 +88,15 @@ def rewritten(query: str, downstream: Downstream, fit: Fit = Fit()) -> str:  # n
 
 def _for_tidb(query: str, fit: Fit) -> str:
     """As typed, but for what depends on the session or on the version."""
-    if fit.has_vectors and "||" not in query:
+    if fit.has_vectors and fit.keeps_partitions and "||" not in query:
         return query
     text = _Text(query)
     if not fit.has_vectors:
         text.replace_vectors()
     if "||" in query:  # a concatenation where the session had PIPES_AS_CONCAT
         text.spell_expressions(fit.expressions)
+    if not fit.keeps_partitions:
+        text.drop_partitioning()
     return text.result()
 
 

@@ -17,6 +17,7 @@ from tidemill.tidb.lexer import Kind, Piece, pieces
 
 _MOST = timedelta(hours=14)
 _STEP = timedelta(minutes=15)
+_SECOND = timedelta(seconds=1)
 
 
 # Servers differ in which offsets a session may have; all of them take these.
@@ -45,7 +46,7 @@ def _clock_of(event: DdlEvent, query: str) -> Clock:
     stamps = {moment for kind, moment in moments if kind is ColumnType.TIMESTAMP}
     locals_ = {moment for kind, moment in moments if kind is not ColumnType.TIMESTAMP}
     if stamps and locals_ and offset is None:
-        found = min(locals_) - min(stamps)
+        found = min(locals_).replace(microsecond=0) - min(stamps).replace(microsecond=0)
         offset = found if _is_offset(found) else None
     stored = {default for _, default in _defaults(event.table_info) - _defaults(event.pre_table_info)}
     if offset is not None and not _LOWEST <= offset <= _HIGHEST:
@@ -57,7 +58,9 @@ def _clock_of(event: DdlEvent, query: str) -> Clock:
     if not moments:
         return Clock(query, None if offset is None else _shown(offset))
     offset = timedelta(0) if offset is None else offset
-    moment = min(stamps) if stamps else min(locals_) - offset
+    about = min(stamps) if stamps else min(locals_) - offset
+    told = [*stamps, *(each - offset for each in locals_)]
+    moment = max(each for each in told if abs(each - about) < _SECOND)  # columns of fewer digits have cut it
     since = moment - datetime(1970, 1, 1)
     return Clock(query, _shown(offset), f"{since // timedelta(seconds=1)}.{since.microseconds:06}")
 
