@@ -28,7 +28,7 @@ from tidemill.cli.options import (
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.consumer.alignment import Consistency
 from tidemill.consumer.consume import Consume, ConsumeOptions, ConsumerStatus
-from tidemill.consumer.running import Member, open_consumer
+from tidemill.consumer.running import STANDING_BY, Member, open_consumer
 from tidemill.errors import EngineError, StoppedError
 from tidemill.model.ts import Ts, show
 
@@ -152,6 +152,8 @@ def _run(feed: Consume | Member, stop: stopping.Stop, end_ts: Ts | None, on_read
 
 
 def _text(now: ConsumerStatus) -> str:
+    if now.stage == STANDING_BY:
+        return STANDING_BY
     return (
         f"{now.stage}: {now.rows:,} rows, {now.ddls} DDLs, {now.staged_rows:,} staged ({now.staged_bytes / _MIB:,.0f} "
         f"MiB), written up to {show(now.applied_ts)}"

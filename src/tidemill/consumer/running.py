@@ -26,6 +26,7 @@ from tidemill.model.ts import Ts
 
 log = get_logger("consumer")
 
+STANDING_BY = "standing by"  # the stage of a member without work
 _POLL_SECONDS = 0.05
 # Who was superseded may not have heard from Kafka yet that the work is another's, and would take it back.
 _TO_HEAR_SECONDS = 5.0
@@ -118,7 +119,7 @@ class Member:
         if not self._is_told:
             self._is_told = True
             self._say(f"standing by: another process has the work of group {self._name}, or it is about to be given")
-        self.last = ConsumerStatus("standing by", self.last.rows, self.last.ddls, 0, 0, self.last.applied_ts, NEVER)
+        self.last = ConsumerStatus(STANDING_BY, self.last.rows, self.last.ddls, 0, 0, self.last.applied_ts, NEVER)
         self._stopping.wait(_POLL_SECONDS)
 
     def _take_over(self, group: Group) -> None:
