@@ -16,7 +16,9 @@ from tests.mariadb import running as running_mariadb
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.consumer import state as states
 from tidemill.consumer.alignment import Consistency
+from tidemill.consumer.applying import Applying, Written
 from tidemill.consumer.consume import Consume, ConsumeOptions
+from tidemill.consumer.staging import Plan
 from tidemill.model.ts import Ts
 from tidemill.sinks.lake.reader import open_lake
 
@@ -212,3 +214,32 @@ def test_a_database_is_kept_equal(
         for id, row in sorted(story.rows["thing"].items())
     ]
     assert [tuple(row) for row in mariadb.query("SELECT id, v FROM shop.other")] == [(7, 70)]
+
+
+def test_a_batch_that_readers_may_have_seen_comes_again_as_it_was(
+    spark: Any, broker: Broker, mariadb: MariaDb, tmp_path: Path, dies: Callable[[int], None], monkeypatch: Any
+) -> None:
+    """Though batches are smaller after the restart. A part of it would take some rows back to an earlier moment."""
+    mariadb.query("DROP DATABASE IF EXISTS shop")
+    uri = topic_of(broker, tmp_path, "open")
+    story = tell(uri)
+    written: list[tuple[int, int]] = []
+    write = Applying.write
+
+    def writing(self: Applying, plan: Plan, what: str) -> Written:
+        found = write(self, plan, what)
+        written.append((plan.rows, max(plan.to.values())))
+        if len(written) == 3:
+            dies(1)  # in front of the save behind it
+        return found
+
+    monkeypatch.setattr(Applying, "write", writing)
+    monkeypatch.setattr("tidemill.consumer.consume._MOST_ROWS", dict.fromkeys(Consistency, 9))
+    with pytest.raises(DiedError):
+        consume(uri, mariadb.uri(), tmp_path / "consumer", story.ts)
+    monkeypatch.setattr("tidemill.consumer.consume._MOST_ROWS", dict.fromkeys(Consistency, 3))
+    dies(0)
+    consume(uri, mariadb.uri(), tmp_path / "consumer", story.ts)
+    assert written[2][0] > 3
+    assert written[3] == written[2]
+    assert all(rows <= 4 for rows, _ in written[4:])  # the last transaction counts in full

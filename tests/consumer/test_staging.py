@@ -204,3 +204,26 @@ def test_rows_are_written_as_the_sink_knows_the_table(tmp_path: Path) -> None:
     (rows,) = replace(part, form=form).read()
     assert rows.new.to_pylist() == [{"w": None, "V": 5, "id": 1}]
     assert (part.first_ts, rows.table) == (10, form)
+
+
+def test_what_one_partition_is_ahead_of_another_is_not_looked_at_for_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, looked = Staging(tmp_path), 0
+    for n in range(300):
+        staging.add(1, n, [seen((1000 + n, n))], Ts(0))
+
+    def looking(file: Any) -> int:
+        nonlocal looked
+        looked += 1
+        return int(file.first_ts)
+
+    monkeypatch.setattr("tidemill.consumer.staging._first_ts", looking)
+    for n in range(10):
+        staging.add(0, n, [seen((10 + n, n))], Ts(0))
+        plan = staging.plan(to(10 + n, 0, 1, above=9 + n), 100, is_whole=True)
+        assert read(plan.parts) == [("t", 10 + n, n)]
+        staging.release(dict.fromkeys((0, 1), Ts(10 + n)))
+        assert (staging.oldest_offset(0, Ts(10 + n)), staging.oldest_offset(1, Ts(10 + n))) == (None, 0)
+    assert staging.rows == 300
+    assert looked < 10 * 100

@@ -2,20 +2,19 @@
 
 import json
 import random
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 
-from tests.e2e.bank import TABLES, TOTAL, Bank, Rows, kill_part, selected
+from tests.e2e.bank import Bank, kill_part
+from tests.e2e.mirrored import Reader, held
 from tests.e2e.processes import Command, wait_until
 from tests.kafka import Broker
 from tests.kafka import running as running_kafka
-from tests.mariadb import MariaDb, need_mariadb
+from tests.mariadb import need_mariadb
 from tests.mariadb import running as running_mariadb
 from tests.rounds import rounds, seed
 
@@ -29,43 +28,6 @@ VICTIMS = ("consumer", "worker", "capture", "broker", "jvm")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with running_kafka(tmp_path_factory.mktemp("kafka")) as started:
         yield started
-
-
-class Reader:
-    """Looks at the sum of all accounts, again and again: whoever sees half of a transfer sees another one."""
-
-    def __init__(self, mariadb: MariaDb) -> None:
-        self._mariadb = mariadb
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="reader")
-        self.looked, self.torn = 0, list[Any]()
-
-    def __enter__(self) -> "Reader":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        sums = " + ".join(f"(select sum(balance) from bank.{table})" for table in TABLES)
-        while not self._is_over.wait(0.01):
-            try:
-                ((found,),) = self._mariadb.query(f"select {sums}")
-            except (pymysql.err.MySQLError, OSError):
-                continue  # before there are tables
-            self.looked += found is not None
-            if found is not None and found != TOTAL:
-                self.torn.append(found)
-
-
-def held(mariadb: MariaDb) -> Rows | None:
-    try:
-        with mariadb.connect(database="bank") as connection, connection.cursor() as cursor:
-            return {table: selected(cursor, table) for table in TABLES}
-    except pymysql.err.MySQLError:
-        return None
 
 
 @pytest.mark.rounds

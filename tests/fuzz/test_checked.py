@@ -28,6 +28,7 @@ PROPERTIES = (
     "tests/flow/reader/test_debezium.py",
     "tests/flow/reader/test_avro.py",
     "tests/flow/reader/test_simple_avro.py",
+    "tests/flow/reader/test_row_checksums.py",
     "tests/flow/reader/test_long_form.py",
     "tests/consumer/test_checker.py",
     "tests/flow/encoder/test_debezium.py",

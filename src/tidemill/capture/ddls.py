@@ -91,10 +91,11 @@ class Ddls:
         owner = self._owner
         for event in self._kept(change):
             sent = self._as_it_goes_out(event)
-            if event.gives_key:  # it may bring rows, which count like a batch's
+            # It may bring rows, which count like a batch's; or decide where those of a new table go.
+            if event.gives_key or owner.owned.orders_ddls:
                 async with owner.taking:
                     sink_state = await owner.beside.in_sink(self._sink.ddl, sent)
-                    if sink_state is not None:  # writers of the table go by what is published
+                    if sink_state is not None:  # writers of the table go by what is saved, and published
                         await owner.save(sink_state)
                         await owner.beside.in_sink(self._sink.publish, self._states.checkpoint_ts)
             else:

@@ -28,6 +28,7 @@ from tidemill.cli.options import (
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.consumer.alignment import Consistency
 from tidemill.consumer.consume import Consume, ConsumeOptions, ConsumerStatus
+from tidemill.consumer.running import STANDING_BY, Member, open_consumer
 from tidemill.errors import EngineError, StoppedError
 from tidemill.model.ts import Ts, show
 
@@ -67,6 +68,14 @@ def consume(
     data_dir: Annotated[
         Path, typer.Option("--data-dir", help="Folder of the consumer's progress, from which it resumes.")
     ] = Path("tidemill-consumer"),
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            help="Name of a group of processes, each with a data-dir of its own: one of them does the work, and "
+            "another takes over when it dies. Their progress is in topic tidemill-group-NAME then. Default: alone.",
+        ),
+    ] = None,
     partitions: Annotated[
         int | None,
         typer.Option("--partitions", help="How many partitions are used. Default: as many as the topic has.", min=1),
@@ -82,14 +91,16 @@ def consume(
         str, typer.Option("--time-zone", help="The zone in which TIMESTAMP values are in the messages.")
     ] = "UTC",
     ready_file: Annotated[
-        Path | None, typer.Option("--ready-file", help="Write JSON here once the topic is being read.")
+        Path | None,
+        typer.Option("--ready-file", help="Write JSON here once the topic is being read, or the group is joined."),
     ] = None,
     output: Annotated[Output, typer.Option("--output", help="How to print the closing summary.")] = Output.text,
     log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "warning",
 ) -> None:
     """Read a topic that Tidemill or TiCDC has written, and write its rows and DDLs to a sink, in the foreground.
 
-    Resumes from its data-dir, ends with 0 once all up to --target-ts is written, and on Ctrl-C or SIGTERM.
+    Resumes from its data-dir, or where its group is; ends with 0 once all up to --target-ts is written, on Ctrl-C and
+    on SIGTERM.
 
     Example: tidemill consume 'kafka://127.0.0.1:9092/shop?protocol=open-protocol' --to mysql://root@127.0.0.1:3306/
     """
@@ -102,18 +113,19 @@ def consume(
         partitions=partitions,
         name=name_of(name),
         zone=zone_of(time_zone),
+        group=None if group is None else name_of(group, "--group"),
         spark_master=spark_master_of(spark_master),
         spark_conf=spark_conf_of(spark_conf),
     )
     waiting, end_ts = ReadyFile(ready_file), parse_ts(target_ts, "--target-ts")
     began, stop = SYSTEM_CLOCK.monotonic(), stopping.current()
-    feed = Consume(options, lambda text: told().print(text, highlight=False, soft_wrap=True))
+    feed = open_consumer(options, lambda text: told().print(text, highlight=False, soft_wrap=True))
     with stop.graceful(), stop.on_abandon(_end_spark):
         finished = _run(feed, stop, end_ts, lambda: waiting.write({"pid": os.getpid(), "data_dir": str(data_dir)}))
     _summary(feed.last, finished, SYSTEM_CLOCK.monotonic() - began, output)
 
 
-def _run(feed: Consume, stop: stopping.Stop, end_ts: Ts | None, on_ready: Callable[[], None]) -> bool:
+def _run(feed: Consume | Member, stop: stopping.Stop, end_ts: Ts | None, on_ready: Callable[[], None]) -> bool:
     """Until all up to ``end_ts`` is written (True), or somebody stops it."""
     line, finished = told(), False
     shown_at = SYSTEM_CLOCK.monotonic()
@@ -140,6 +152,8 @@ def _run(feed: Consume, stop: stopping.Stop, end_ts: Ts | None, on_ready: Callab
 
 
 def _text(now: ConsumerStatus) -> str:
+    if now.stage == STANDING_BY:
+        return STANDING_BY
     return (
         f"{now.stage}: {now.rows:,} rows, {now.ddls} DDLs, {now.staged_rows:,} staged ({now.staged_bytes / _MIB:,.0f} "
         f"MiB), written up to {show(now.applied_ts)}"

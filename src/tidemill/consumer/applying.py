@@ -68,14 +68,24 @@ class Applying:
             raise
 
     def start(
-        self, name: str, master: str | None, conf: Mapping[str, str], log_path: Path, should_stop: Callable[[], bool]
+        self,
+        name: str,
+        master: str | None,
+        conf: Mapping[str, str],
+        log_path: Path,
+        should_stop: Callable[[], bool],
+        confirm: Callable[[], None],
     ) -> None:
+        """``confirm`` raises SupersededError where another process has taken over what this one is about to do. It is
+        called when this one's term has begun and nothing has been done in it: whoever takes over later ends the term.
+        """
         from tidemill.spark.engine import Engine
         from tidemill.spark.session import borrow_session
         from tidemill.spark.settings import resolve
 
         refuse_far(resolve(master, conf, log_path.parent, name).master)
         self._owner.begin()
+        confirm()
         self._recover()
         self._lease = borrow_session(master, conf=conf, log=log_path, should_stop=should_stop)
         self._engine = Engine(

@@ -8,13 +8,14 @@ each partition is written, and from which message on it has to be read again. So
 what comes twice is written once. The next batch begins right behind that; its thread tells readers of the one before.
 """
 
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.config.sink_uri import place_of
@@ -32,17 +33,17 @@ from tidemill.consumer.catalog import Catalog
 from tidemill.consumer.ddl import event_of
 from tidemill.consumer.intake import Intake
 from tidemill.consumer.listening import BEGINNING, Listening
+from tidemill.consumer.patience import Patience
 from tidemill.consumer.staging import Plan, Staging
-from tidemill.consumer.state import ConsumerDir, ConsumerState
+from tidemill.consumer.state import ConsumerDir, ConsumerState, StateHome
 from tidemill.consumer.tables import Tables
 from tidemill.consumer.topic import parse_topic
-from tidemill.errors import StoppedError, UpstreamUnavailableError, UsageError
+from tidemill.errors import UpstreamUnavailableError, UsageError
 from tidemill.flow.encoder import CanalJson
 from tidemill.log import get_logger
 from tidemill.model.ddl import DdlEvent
 from tidemill.model.event import AdminSeen
 from tidemill.model.ts import Ts
-from tidemill.retry import Policy
 from tidemill.sinks import SinkOptions, read_sink_uri
 from tidemill.sinks.kafka import KafkaOptions
 
@@ -56,9 +57,6 @@ _DDLS_IN_FIRST_ONLY = frozenset({"canal-json", "canal"})
 _LOOK_SECONDS = 30.0  # how often the topic is asked how many partitions it has
 _IDLE_SAVE_SECONDS = 2.0  # how often a position that moves without rows is written down
 
-_RETRY = Policy(1.0, 10.0)
-
-T = TypeVar("T")
 Finish = Callable[[], None]  # what is left to do when something has been done beside
 
 
@@ -71,6 +69,7 @@ class ConsumeOptions:
     partitions: int | None = None  # None: as many as the topic has
     name: str = "default"
     zone: str = "UTC"
+    group: str | None = None  # of processes that share the work; None: this one is alone
     disk_bytes: int = 8 << 30
     spark_master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
@@ -87,16 +86,28 @@ class ConsumerStatus:
     resolved_ts: Ts
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a consumer has of its group while it has the group's work."""
+
+    home: StateHome
+    tell: Callable[[Mapping[int, int]], None]  # Kafka's tools, of offsets
+
+
 class Consume:
     """One topic into one sink. ``close`` it in any case. One thread, but for what runs beside it."""
 
-    def __init__(self, options: ConsumeOptions, say: Callable[[str], None] = lambda text: None) -> None:
-        """``say`` is told what people should know while it starts."""
-        self._options, self._say = options, say
+    def __init__(
+        self, options: ConsumeOptions, say: Callable[[str], None] = lambda text: None, shared: Shared | None = None
+    ) -> None:
+        """``say`` is told what people should know while it starts. ``shared``: where this one is part of a group, which
+        has its folder then."""
+        self._options, self._say, self._shared = options, say, shared
         self._kafka = parse_topic(options.kafka_uri)
-        self._sink_options = _sink_of(options)
+        self._sink_options = sink_of(options)
         self._keeps_tables = keeps_tables(self._sink_options)
         self._dir = ConsumerDir(options.data_dir)
+        self._home: StateHome = shared.home if shared is not None else self._dir
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="consumer")
         self._doing: Future[Finish | None] | None = None
         self._saved_at = self._looked_at = SYSTEM_CLOCK.monotonic()
@@ -117,13 +128,15 @@ class Consume:
     # How it begins and ends.
 
     def start(self, should_stop: Callable[[], bool]) -> None:
-        self._dir.acquire()
-        self._listening = listening = Listening(replace(self._kafka, changefeed=self._dir.consumer_id()))
-        patiently = _Patience(self._say, lambda: should_stop() or self._stopping.is_set())
+        if self._shared is None:
+            self._dir.acquire()
+        consumer_id = self._home.consumer_id()
+        self._listening = listening = Listening(replace(self._kafka, changefeed=consumer_id))
+        patiently = Patience(self._say, lambda: should_stop() or self._stopping.is_set())
         there = patiently(listening.partitions)
         cluster_id = patiently(listening.cluster_id)
-        state = self._loaded(f"{cluster_id}/{self._kafka.topic}")
-        partitions = self._partitions(state, there)
+        state = _loaded(self._home, f"{cluster_id}/{self._kafka.topic}", self._sink_options.safe_uri)
+        partitions = _partitions(self._options, self._kafka, state, there)
         self.state, self._tables = state, Tables(state.ids)
         self._catalog = _catalog_for(self._sink_options).loaded(state.catalog)
         self._alignment = Alignment(
@@ -135,11 +148,17 @@ class Consume:
             self._kafka, self._tables, self._alignment, self._staging, state.schemas, state.meeting
         )  # fmt: skip
         number = int.from_bytes(sha256(cluster_id.encode()).digest()[:7])  # sinks know clusters by numbers
-        named = self._sink_options.named(self._dir.consumer_id(), number)
+        named = self._sink_options.named(consumer_id, number)
         options, at_ts = self._options, state.position.lowest_ts
         self._applying = Applying(named, options.consistency, options.zone, at_ts, state.sink_state)
         log_path = self._dir.path / "spark.log"
-        self._sink.start(options.name, options.spark_master, options.spark_conf, log_path, should_stop)
+
+        def confirm() -> None:
+            """Of a group: that nobody else has its work by now. What is saved proves it."""
+            if self._shared is not None:
+                self._home.save(state)
+
+        self._sink.start(options.name, options.spark_master, options.spark_conf, log_path, should_stop, confirm)
         offsets = {
             p: state.offsets.get(p, BEGINNING)
             for p in {*partitions, *state.offsets, *_counted(self._options, self._kafka, there)}
@@ -151,27 +170,6 @@ class Consume:
     def _sink(self) -> Applying:
         assert self._applying is not None, "it has not been started"
         return self._applying
-
-    def _loaded(self, topic: str) -> ConsumerState:
-        found = self._dir.load()
-        sink = self._sink_options.safe_uri
-        if found is None:
-            return ConsumerState(topic, sink)
-        for what, was, now in (("topic", found.topic, topic), ("sink", place_of(found.sink), place_of(sink))):
-            if was != now:
-                raise UsageError(
-                    f"data-dir {self._dir.path} belongs to {what} {was}, not to {now}. Choose another --data-dir."
-                )
-        return found
-
-    def _partitions(self, state: ConsumerState, there: int) -> range:
-        wanted = len(state.position.applied) or self._options.partitions or self._kafka.partition_num or there
-        if wanted > there:
-            raise UsageError(
-                f"topic {self._kafka.topic!r} has {there} partitions, where {wanted} are to be read. Lower "
-                "--partitions."
-            )
-        return range(wanted)
 
     def _look_for_more(self) -> None:
         assert self._listening is not None
@@ -212,7 +210,8 @@ class Consume:
             self._applying.close()
         if self._listening is not None:
             self._listening.close()
-        self._dir.release()
+        if self._shared is None:
+            self._dir.release()
 
     # How it moves.
 
@@ -293,11 +292,9 @@ class Consume:
         """Whether there was anything to do."""
         match self._alignment.step():
             case Write(to):
-                applied, how = self._alignment.position.applied, self._options.consistency
-                windows = {p: (applied[p], ts) for p, ts in to.items()}
-                is_whole = how is Consistency.TRANSACTION
-                plan = self._staging.plan(windows, _MOST_ROWS[how], is_whole=is_whole)
+                plan = self._plan(to)
                 if plan.parts:
+                    self._announce(plan)
                     self._do(self._write, self._formed(plan), self._is_untold)
                 else:
                     self._alignment.written(plan.to)
@@ -311,6 +308,27 @@ class Consume:
             case None:
                 return False
         return True
+
+    def _plan(self, to: Mapping[int, Ts]) -> Plan:
+        """What may have been written before, as whole transactions, comes again as it was, or not at all: a part of it
+        would show readers a moment that never was."""
+        applied, how = self._alignment.position.applied, self._options.consistency
+        windows = {p: (applied[p], ts) for p, ts in to.items()}
+        begun_ts = self.state.begun_ts
+        if begun_ts > self._alignment.position.lowest_ts:
+            if min(to.values()) < begun_ts:
+                return Plan({}, (), 0)  # more has to be read
+            again = {p: (low, begun_ts) for p, (low, _) in windows.items()}
+            return self._staging.plan(again, sys.maxsize, is_whole=True, most_bytes=sys.maxsize)
+        return self._staging.plan(windows, _MOST_ROWS[how], is_whole=how is Consistency.TRANSACTION)
+
+    def _announce(self, plan: Plan) -> None:
+        """Where readers see whole transactions as they are committed: up to where, before they may."""
+        joins = self._sink_options.traits.joins_transactions
+        end_ts = max(plan.to.values())
+        if joins and self._options.consistency is Consistency.TRANSACTION and end_ts > self.state.begun_ts:
+            self.state = replace(self.state, begun_ts=end_ts)
+            self._home.save(self.state)
 
     def _do(self, work: Callable[..., "Finish | None"], *given: Any) -> None:
         """Readers are told by it, where they have to be."""
@@ -383,56 +401,18 @@ class Consume:
             schemas=self._intake.schemas,
             meeting=self._intake.meeting,
         )
-        self._dir.save(self.state)
+        self._home.save(self.state)
         assert self._listening is not None
-        self._listening.tell(self.state.offsets)
+        tell = self._listening.tell if self._shared is None else self._shared.tell
+        tell(self.state.offsets)
         self._sink.saved(position.lowest_ts, self.state.sink_state)
         self._is_untold = True
         self._saved_at = SYSTEM_CLOCK.monotonic()
         self._staging.release({p: self._alignment.applied_ts(p) for p in self._intake.partitions})
 
 
-def consuming(options: ConsumeOptions, until_ts: Ts | None = None) -> Iterator[ConsumerStatus]:
-    """A consumer as a library has it: where it is, again and again, until all up to ``until_ts`` is written. Whoever
-    leaves the loop earlier stops it; the next run continues from its data-dir."""
-    feed = Consume(options)
-    try:
-        feed.start(lambda: False)
-        while not (until_ts is not None and feed.is_at(until_ts)):
-            feed.poll()
-            yield feed.status()
-        feed.stop()
-        feed.drain()
-        yield feed.status()
-    finally:
-        feed.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Patience:
-    """Asks again and again, as long as no broker answers."""
-
-    say: Callable[[str], None]
-    should_stop: Callable[[], bool]
-
-    def __call__(self, ask: Callable[[], T]) -> T:
-        tries = 0
-        while True:
-            try:
-                return ask()
-            except UpstreamUnavailableError as error:
-                if not tries:
-                    self.say(f"waiting for Kafka: {error}")
-                log.warning("waiting for Kafka", reason=str(error), tries=tries)
-            tries += 1
-            until = SYSTEM_CLOCK.monotonic() + _RETRY.pause_seconds(tries)
-            while SYSTEM_CLOCK.monotonic() < until:
-                if self.should_stop():
-                    raise StoppedError("stopped while no broker answered.")
-                threading.Event().wait(_POLL_SECONDS)
-
-
-def _sink_of(options: ConsumeOptions) -> SinkOptions:
+def sink_of(options: ConsumeOptions) -> SinkOptions:
+    """Raises UsageError for one that a topic is not read into, or not so."""
     sink = read_sink_uri(options.sink_uri)
     scheme, traits = sink.safe_uri.partition(":")[0], sink.traits
     if traits.orders_ddls:
@@ -451,6 +431,25 @@ def _sink_of(options: ConsumeOptions) -> SinkOptions:
             f"{options.zone}. Write the topic in {traits.zone}."
         )
     return sink
+
+
+def _loaded(home: StateHome, topic: str, sink: str) -> ConsumerState:
+    found = home.load()
+    if found is None:
+        return ConsumerState(topic, sink)
+    for what, was, now in (("topic", found.topic, topic), ("sink", place_of(found.sink), place_of(sink))):
+        if was != now:
+            raise UsageError(f"{home.shown} belongs to {what} {was}, not to {now}. Choose another {home.another}.")
+    return found
+
+
+def _partitions(options: ConsumeOptions, kafka: KafkaOptions, state: ConsumerState, there: int) -> range:
+    wanted = len(state.position.applied) or options.partitions or kafka.partition_num or there
+    if wanted > there:
+        raise UsageError(
+            f"topic {kafka.topic!r} has {there} partitions, where {wanted} are to be read. Lower --partitions."
+        )
+    return range(wanted)
 
 
 def _counted(options: ConsumeOptions, kafka: KafkaOptions, there: int) -> range:

@@ -1,7 +1,8 @@
 """Messages of a topic's partitions, in order, from where each was left.
 
 Offsets are ours: Kafka's groups would move partitions to another process while their rows are staged here. What was not
-written yet is read again after a restart. Kafka is told of them all the same, for those who watch a group's lag.
+written yet is read again after a restart. Kafka is told of them all the same, for those who watch a group's lag. Of
+several processes of a group one reads all partitions (``group``).
 """
 
 import threading
@@ -73,7 +74,7 @@ class Listening:
         try:
             found = self._consumer.list_topics(topic, timeout=_ANSWER_SECONDS).topics[topic]
         except KafkaException as error:
-            raise _unavailable(self._options, error.args[0]) from None
+            raise unavailable(self._options, error.args[0]) from None
         if found.error is not None or not found.partitions:
             raise UsageError(
                 f"there is no topic {topic!r} at {self._options.place}. Check its name, or start whoever writes it."
@@ -84,7 +85,7 @@ class Listening:
         try:
             return str(self._consumer.list_topics(timeout=_ANSWER_SECONDS).cluster_id)
         except KafkaException as error:
-            raise _unavailable(self._options, error.args[0]) from None
+            raise unavailable(self._options, error.args[0]) from None
 
     def ends(self, partitions: int) -> dict[int, int]:
         """The offset behind the last message of each partition, as of now."""
@@ -119,7 +120,7 @@ class Listening:
         try:
             low, high = self._consumer.get_watermark_offsets(self._place(partition), timeout=_ANSWER_SECONDS)
         except KafkaException as error:
-            raise _unavailable(self._options, error.args[0]) from None
+            raise unavailable(self._options, error.args[0]) from None
         return int(low), int(high)
 
     def poll(self, most: int, seconds: float) -> list[Heard]:
@@ -127,7 +128,7 @@ class Listening:
         try:
             messages = self._consumer.consume(most, seconds)
         except KafkaException as error:
-            raise _unavailable(self._options, error.args[0]) from None
+            raise unavailable(self._options, error.args[0]) from None
         parts: dict[int, tuple[list[Any], list[Any], list[int]]] = {}
         for message in messages:
             if message.error() is not None:
@@ -198,13 +199,13 @@ class Listening:
                 "removed the topic; start anew with another --data-dir if it was."
             )
         if any(word in error.name() for word in _REFUSED):
-            raise _unavailable(self._options, error)
+            raise unavailable(self._options, error)
         self.trouble = error.str()
 
 
-def _unavailable(options: KafkaOptions, error: Any) -> UpstreamError:
+def unavailable(options: KafkaOptions, error: Any, doing: str = "") -> UpstreamError:
     """The sink's words fit where waiting does not help; else it is the source that is away."""
-    doing = f"read topic {options.topic!r}"
+    doing = doing or f"read topic {options.topic!r}"
     found = sink_error(options, doing, error)
     if not found.retryable:
         return UpstreamError(str(found))

@@ -10,8 +10,10 @@ Rows of a table come in any order from several partitions, and some come twice. 
 deletes before updates before inserts, and drop copies: changes with the same ts, kind and handle key.
 """
 
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import merge
 from itertools import count
 from pathlib import Path
 
@@ -56,6 +58,45 @@ class _Staged:
         if self.first_ts > low and self.last_ts <= high:
             return self.commit_ts
         return self.commit_ts[(self.commit_ts > low) & (self.commit_ts <= high)]
+
+
+class _Partition:
+    """The files of one partition, in two orders: one that is far behind leaves many of the others', and neither a batch
+    nor a save looks at all of them."""
+
+    def __init__(self) -> None:
+        self.by_ts: list[_Staged] = []  # by the lowest ts of each
+        self._by_offset: dict[Path, _Staged] = {}  # in the order of their messages
+
+    def add(self, file: _Staged) -> None:
+        insort(self.by_ts, file, key=_first_ts)
+        self._by_offset[file.path] = file
+
+    def up_to(self, ts: int) -> list[_Staged]:
+        """Those with a row at or below the ts."""
+        return self.by_ts[: bisect_right(self.by_ts, ts, key=_first_ts)]
+
+    def take_up_to(self, ts: int) -> list[_Staged]:
+        """Those with rows at or below the ts alone; they are not here any more."""
+        end = bisect_right(self.by_ts, ts, key=_first_ts)
+        taken = [file for file in self.by_ts[:end] if file.last_ts <= ts]
+        if taken:
+            self.by_ts[:end] = [file for file in self.by_ts[:end] if file.last_ts > ts]
+            for file in taken:
+                del self._by_offset[file.path]
+        return taken
+
+    def oldest_offset(self, above_ts: int) -> int | None:
+        return next((file.first_offset for file in self._by_offset.values() if file.last_ts > above_ts), None)
+
+    def replace(self, files: Iterable[_Staged]) -> None:
+        files = list(files)
+        self.by_ts = sorted(files, key=_first_ts)
+        self._by_offset = {file.path: file for file in sorted(files, key=lambda file: file.first_offset)}
+
+
+def _first_ts(file: _Staged) -> int:
+    return file.first_ts
 
 
 def _staged(partition: int, first_offset: int, path: Path, rows: RowBatch) -> _Staged:
@@ -107,7 +148,7 @@ class Staging:
     folder: Path
     rows: int = 0
     bytes: int = 0
-    _files: list[_Staged] = field(default_factory=list)
+    _parts: dict[int, _Partition] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
     _replaced: list[Path] = field(default_factory=list)  # by others; a batch may still read them
 
@@ -127,14 +168,16 @@ class Staging:
                 continue
             rows = rows if len(new) == len(rows) else taken(rows, new)
             file = _staged(partition, first_offset, self._path(partition), rows)
-            self._files.append(file)
+            self._part(partition).add(file)
             staged += len(rows)
             self.rows, self.bytes = self.rows + len(rows), self.bytes + file.bytes
         return staged
 
-    def _keep(self, files: list[_Staged]) -> None:
-        self._files = files
-        self.rows, self.bytes = sum(len(each.commit_ts) for each in files), sum(each.bytes for each in files)
+    def _part(self, partition: int) -> _Partition:
+        return self._parts.setdefault(partition, _Partition())
+
+    def _forget(self, file: _Staged) -> None:
+        self.rows, self.bytes = self.rows - len(file.commit_ts), self.bytes - file.bytes
 
     def _path(self, partition: int) -> Path:
         return self.folder / f"{partition}-{next(self._numbers)}.rows"
@@ -151,8 +194,8 @@ class Staging:
         tables: dict[TableName, list[_Staged]] = {}
         first: dict[TableName, int] = {}
         rows = 0
-        for each in self._files:
-            found = each.rows_in(windows[each.partition]) if each.partition in windows else each.commit_ts[:0]
+        for each in self._within(windows):
+            found = each.rows_in(windows[each.partition])
             if len(found):
                 place = each.table.schema, each.table.name
                 tables.setdefault(place, []).append(each)
@@ -175,10 +218,11 @@ class Staging:
 
     def _ends(self, windows: Mapping[int, Window], most_rows: int, most_bytes: int) -> Iterator[Ts]:
         """Where windows have to end: behind enough rows, and before a table's schema changes."""
-        due = [f for f in self._files if f.partition in windows and f.last_ts > windows[f.partition][0]]
-        due, end_ts = _enough(due, most_rows, most_bytes)
+        end_ts = self._enough(windows, most_rows, most_bytes)
         if end_ts is not None:
             yield end_ts
+            windows = {p: (low, max(low, min(high, end_ts))) for p, (low, high) in windows.items()}
+        due = self._within(windows)
         within = [(f, f.rows_in(windows[f.partition])) for f in due]
         within = [(f, ts) for f, ts in within if len(ts)]
         all_ts = np.concatenate([ts for _, ts in within]) if within else np.zeros(0, np.uint64)
@@ -196,48 +240,64 @@ class Staging:
                 begins = sorted(versions.values())
                 yield Ts(max(begins[0], begins[1] - 1))
 
+    def _within(self, windows: Mapping[int, Window]) -> list[_Staged]:
+        """The files that may have rows there."""
+        return [
+            file
+            for partition, (low, high) in windows.items()
+            if partition in self._parts
+            for file in self._parts[partition].up_to(high)
+            if file.last_ts > low
+        ]
+
+    def _enough(self, windows: Mapping[int, Window], most_rows: int, most_bytes: int) -> Ts | None:
+        """A ts up to which there is enough for a batch: not all that is staged is looked at for each. None: there is
+        no more than that. Files that begin early hold rows enough; those that begin later and end before them are a
+        part of the batch as well."""
+        rows = size = 0
+        taken: list[_Staged] = []
+        parts = [self._parts[p].up_to(high) for p, (_, high) in windows.items() if p in self._parts]
+        for each in merge(*parts, key=_first_ts):
+            if each.last_ts <= windows[each.partition][0]:
+                continue
+            taken.append(each)
+            rows, size = rows + len(each.commit_ts), size + each.bytes
+            if rows > 2 * most_rows or size > 2 * most_bytes:
+                return Ts(max(file.last_ts for file in taken))
+        return None
+
     def oldest_offset(self, partition: int, above_ts: Ts) -> int | None:
         """Of the first message of a partition with a row above the ts; None: there is none."""
-        found = (f.first_offset for f in self._files if f.partition == partition and f.last_ts > above_ts)
-        return min(found, default=None)
+        return self._part(partition).oldest_offset(above_ts)
 
     def release(self, applied: Mapping[int, Ts]) -> None:
         """Rows up to here have been written, for good. No batch is under way."""
         while self._replaced:
             self._replaced.pop().unlink(missing_ok=True)
-        kept = []
-        for each in self._files:
-            if each.partition in applied and each.last_ts <= applied[each.partition]:
-                each.path.unlink(missing_ok=True)
-            else:
-                kept.append(each)
-        self._keep(kept)
+        for partition, ts in applied.items():
+            for file in self._part(partition).take_up_to(ts):
+                file.path.unlink(missing_ok=True)
+                self._forget(file)
 
     def drop_above(self, partition: int, ts: Ts) -> None:
         """Rows of a partition above the ts do not count: they come again, perhaps elsewhere."""
+        part = self._part(partition)
         kept = []
-        for each in self._files:
+        for each in part.by_ts:
             above = each.commit_ts > ts
-            if each.partition != partition or not above.any():
+            if not above.any():
                 kept.append(each)
-            elif above.all():
+                continue
+            self._forget(each)
+            if above.all():
                 each.path.unlink(missing_ok=True)
             else:
                 rows = _read(each.path, each.table, (Ts(0), ts))
-                kept.append(_staged(partition, each.first_offset, self._path(partition), rows))
+                file = _staged(partition, each.first_offset, self._path(partition), rows)
+                self.rows, self.bytes = self.rows + len(file.commit_ts), self.bytes + file.bytes
+                kept.append(file)
                 self._replaced.append(each.path)
-        self._keep(kept)
-
-
-def _enough(files: list[_Staged], most_rows: int, most_bytes: int) -> tuple[list[_Staged], Ts | None]:
-    """Those with rows up to some ts, which have enough for a batch: not all that is staged is looked at for each. None:
-    they are all."""
-    rows = size = 0
-    for each in sorted(files, key=lambda file: file.last_ts):
-        rows, size = rows + len(each.commit_ts), size + each.bytes
-        if rows > 2 * most_rows or size > 2 * most_bytes:
-            return [file for file in files if file.first_ts <= each.last_ts], Ts(each.last_ts)
-    return files, None
+        part.replace(kept)
 
 
 def cut(seen: RowsSeen, before: int, ts: Ts) -> RowsSeen:

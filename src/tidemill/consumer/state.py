@@ -5,13 +5,15 @@ DATA_DIR/
 ├── id              written first: under which the sink knows this consumer
 ├── lock            held while running
 └── staged/         rows that wait for their turn; of no use to the next run, which reads them again
+
+A consumer that is one of a group has its state where the others see it (``group_state``), and here the rest.
 """
 
 import fcntl
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import orjson
 
@@ -40,6 +42,28 @@ class ConsumerState:
     catalog: dict[str, Any] | None = None  # tables as DDLs have made them
     schemas: tuple[TableInfo, ...] = ()  # that messages have told of, where rows need them
     meeting: frozenset[Place] = frozenset()  # tables of whose meetings they have told
+    begun_ts: Ts = NEVER  # up to here whole transactions may have been written, and seen, that are not noted yet
+
+
+class StateHome(Protocol):
+    """Where a consumer's state is. Methods block until it answers."""
+
+    @property
+    def shown(self) -> str:
+        """For messages: which one it is."""
+
+    @property
+    def another(self) -> str:
+        """For messages: the flag that names another one."""
+
+    def consumer_id(self) -> str:
+        """Random, and durable before the sink hears of it."""
+
+    def load(self) -> ConsumerState | None:
+        """The state of the last run; None if there was none."""
+
+    def save(self, state: ConsumerState) -> None:
+        """Durable when it returns."""
 
 
 class ConsumerDir:
@@ -52,6 +76,18 @@ class ConsumerDir:
     @property
     def staged(self) -> Path:
         return self.path / "staged"
+
+    @property
+    def shown(self) -> str:
+        return f"data-dir {self.path}"
+
+    @property
+    def another(self) -> str:
+        return "--data-dir"
+
+    @property
+    def has_state(self) -> bool:
+        return (self.path / "consumer.json").exists()
 
     def acquire(self) -> None:
         """Make the folder and lock it for this process. Raises DataDirError where that cannot be."""
@@ -78,7 +114,7 @@ class ConsumerDir:
     def _refuse_others_files(self) -> None:
         if (self.path / "changefeed.json").exists():
             raise DataDirError(f"data-dir {self.path} is a changefeed's. Choose another for a consumer.")
-        if not self.path.is_dir() or (self.path / "consumer.json").exists():
+        if not self.path.is_dir() or self.has_state:
             return
         strange = strangers(self.path, _BEFORE_A_STATE)
         if strange:
@@ -104,9 +140,7 @@ class ConsumerDir:
         path = self.path / "consumer.json"
         try:
             document = orjson.loads(path.read_bytes())
-            if document["format"] != _FORMAT:
-                raise ValueError("it was written by another version of tidemill")
-            return _read(document)
+            return state_of(document)
         except FileNotFoundError:
             return None
         except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
@@ -114,24 +148,7 @@ class ConsumerDir:
 
     def save(self, state: ConsumerState) -> None:
         """Durable when it returns."""
-        at = state.position
-        document = {
-            "format": _FORMAT,
-            "topic": state.topic,
-            "sink": state.sink,
-            "applied": {str(p): ts for p, ts in at.applied.items()},
-            "ddl_ts": at.ddl_ts,
-            "ddls_done": at.done,
-            "epoch": at.epoch,
-            "offsets": {str(p): offset for p, offset in state.offsets.items()},
-            "ids": state.ids,
-            "rows": state.rows,
-            "sink_state": state.sink_state,
-            "catalog": state.catalog,
-            "schemas": [document_of(table) for table in state.schemas],
-            "meeting": sorted(state.meeting),
-        }
-        self._write(self.path / "consumer.json", orjson.dumps(document))
+        self._write(self.path / "consumer.json", orjson.dumps(document_of_state(state)))
 
     def _write(self, path: Path, content: bytes) -> None:
         try:
@@ -143,7 +160,31 @@ class ConsumerDir:
             ) from error
 
 
-def _read(document: dict[str, Any]) -> ConsumerState:
+def document_of_state(state: ConsumerState) -> dict[str, Any]:
+    at = state.position
+    return {
+        "format": _FORMAT,
+        "topic": state.topic,
+        "sink": state.sink,
+        "applied": {str(p): ts for p, ts in at.applied.items()},
+        "ddl_ts": at.ddl_ts,
+        "ddls_done": at.done,
+        "epoch": at.epoch,
+        "offsets": {str(p): offset for p, offset in state.offsets.items()},
+        "ids": state.ids,
+        "rows": state.rows,
+        "sink_state": state.sink_state,
+        "catalog": state.catalog,
+        "schemas": [document_of(table) for table in state.schemas],
+        "meeting": sorted(state.meeting),
+        "begun_ts": state.begun_ts,
+    }
+
+
+def state_of(document: dict[str, Any]) -> ConsumerState:
+    """Raises one of AttributeError, KeyError, TypeError and ValueError for what is none."""
+    if document["format"] != _FORMAT:
+        raise ValueError("it was written by another version of tidemill")
     position = Position(
         {int(p): Ts(int(ts)) for p, ts in document["applied"].items()},
         Ts(int(document["ddl_ts"] or NEVER)),
@@ -161,4 +202,5 @@ def _read(document: dict[str, Any]) -> ConsumerState:
         document.get("catalog"),
         tuple(map(table_of, document.get("schemas", ()))),
         frozenset((str(schema), str(table)) for schema, table in document.get("meeting", ())),
+        Ts(int(document.get("begun_ts", NEVER))),
     )

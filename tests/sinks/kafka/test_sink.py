@@ -108,6 +108,38 @@ def test_a_topic_that_grows_before_anything_is_saved_changes_nothing(broker: Bro
     assert (log.copies, [len(part) for part in log.partitions[2:]]) == (100, [0, 0, 0])
 
 
+def test_a_later_table_is_spread_as_was_saved_with_its_ddl(broker: Broker, topic: str) -> None:
+    rules = (Dispatch(("shop.*",), partition="index-value", topic=f"{topic}_{{schema}}_{{table}}"),)
+    later = table("later", table_id=300)
+    feed = Feed(broker.uri(topic), rules)
+    saved = feed.owner.ddl(ddl(later, 3, ActionType.CREATE_TABLE))
+    assert saved is not None
+    assert feed.owner.ddl(ddl(later, 4)) is None  # nothing new
+    feed.target(of=later).write(inserts(10, 110, later))  # and now it is killed
+    broker.grow(f"{topic}_shop_later", 5)
+    feed = Feed(broker.uri(topic), rules, saved)
+    feed.batch(10, 110, later)
+    log = log_of(broker, f"{topic}_shop_later")
+    assert (log.copies, [sum(e.kind == ROW for e in part) for part in log.partitions[3:]]) == (100, [0, 0])
+
+
+def test_a_later_table_whose_topic_grows_before_its_first_row_stays_where_that_went(broker: Broker, topic: str) -> None:
+    rules = (Dispatch(("shop.*",), partition="index-value", topic=f"{topic}_{{schema}}_{{table}}"),)
+    later = table("later", table_id=300)
+    feed = Feed(broker.uri(topic), rules)
+    promised = feed.owner.ddl(ddl(later, 3, ActionType.CREATE_TABLE))
+    broker.grow(f"{topic}_shop_later", 5)
+    elsewhere = Feed(broker.uri(topic), rules, client_id="elsewhere")  # where nobody has heard of the topic yet
+    receipt = elsewhere.target(of=later).write(inserts(10, 110, later))
+    saved = feed.owner.take(elsewhere.writer.commit(Ts(COMMIT_TS + 110), [receipt]))
+    assert promised is not None
+    assert (promised["topics"][f"{topic}_shop_later"], saved["topics"][f"{topic}_shop_later"]) == (3, 5)
+    feed = Feed(broker.uri(topic), rules, saved, client_id="elsewhere")
+    feed.batch(10, 210, later)
+    log = log_of(broker, f"{topic}_shop_later")
+    assert (log.copies, sorted(ids(log))) == (100, list(range(10, 210)))
+
+
 def test_a_topic_whose_tables_are_gone_hears_once_more_and_then_no_more(broker: Broker, topic: str) -> None:
     rules = (Dispatch(("shop.*",), topic=f"{topic}_{{schema}}_{{table}}"),)
     feed = Feed(broker.uri(topic, "protocol=open-protocol&partition-num=1"), rules)

@@ -3,7 +3,10 @@ form rather than in JSON is left to ``simple_avro``.
 
 Rows hold values only. Their types are in a schema that a DDL or a BOOTSTRAP brought, known by table and version; it may
 come after the rows that need it. Within what is received at once that does not matter; rows whose schema is not there
-at all are ``waiting``. Runs on executors.
+at all are ``waiting``.
+
+A row that comes with a checksum is held to it, but for one with TIMESTAMPs in a zone other than UTC, in which a moment
+may have two names. Runs on executors.
 """
 
 from collections.abc import Iterator
@@ -21,6 +24,7 @@ from tidemill.flow.reader.compression import Compression, decompressed
 from tidemill.flow.reader.documents import Found, Refused, Shapes, Texts
 from tidemill.flow.reader.matching import Token
 from tidemill.flow.reader.port import Events, Received, RowsSeen
+from tidemill.flow.reader.row_checksums import wrong_sums
 from tidemill.flow.reader.shape import Hole, Path, UnclearError, parse
 from tidemill.flow.reader.simple_schema import SchemasSeen
 from tidemill.flow.reader.weave import Part, part_of, weave
@@ -31,8 +35,9 @@ from tidemill.model.ts import Ts
 
 _MARKER = b'commitTs":'  # all that tells tables apart stands before it
 _VERSION = 1
-_NUMBERS = frozenset({("commitTs",), ("buildTs",), ("schemaVersion",), ("tableID",)})
-_TEXTS = frozenset({("sql",), ("checksum",), ("tableSchema",), ("preTableSchema",)})
+_SUMS = ("checksum", "current"), ("checksum", "previous")  # of the new row, and of the old one
+_NUMBERS = frozenset({("commitTs",), ("buildTs",), ("schemaVersion",), ("tableID",), *_SUMS})
+_TEXTS = frozenset({("sql",), ("tableSchema",), ("preTableSchema",)})
 _NOT_OF_THE_PROTOCOL = "its members are not those of the protocol"
 
 
@@ -52,6 +57,7 @@ class _Message:
     names: frozenset[str]  # of columns
     new: dict[str, int]  # holes by column
     old: dict[str, int]
+    sums: tuple[int, int]  # holes of the checksums of both rows; -1: there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,7 @@ class SimpleReader:
         self._shapes = Shapes(_is_hole, _describe)
         self._stamps = Shapes(_is_stamp_hole, _describe_stamp)
         self._schemas = SchemasSeen() if schemas is None else schemas
+        self._is_in_utc = True  # all TIMESTAMPs of the rows at hand
 
     def read(self, received: Received) -> Events:
         """JSON and Avro, by each message's first byte."""
@@ -147,9 +154,13 @@ class SimpleReader:
     ) -> tuple[list[RowsSeen], tuple[int, ...]]:
         waiting: list[int] = []
         groups: dict[tuple[int, int, bool, str], tuple[_Group, list[Part]]] = {}
+        sums = np.zeros((2, len(texts)), np.uint64)  # 0 stands for none
         for found in rows:
             told = found.meaning
             assert told.op is not None
+            for kind, hole in enumerate(told.sums):
+                if hole >= 0:
+                    sums[kind, found.rows], _ = c.hole_numbers(texts, found, hole)
             for some, physical_id, version in _by_version(texts, found, marks):
                 schema = self._schemas.get(told.schema, told.table, version)
                 if schema is None:
@@ -166,9 +177,12 @@ class SimpleReader:
                 groups.setdefault(key, (group, []))[1].append(part)
         seen = []
         for group, parts in groups.values():
+            self._is_in_utc = True
             woven = weave(group.table, group.physical_id, texts.data, parts, commit_ts, self._decode)
             why = f"a value of table {group.table.full_name} is not of its column's type"
             marks += [(row, _unreadable(why)) for row in woven.bad]
+            if self._is_in_utc and not group.is_partial:
+                marks += [(row, _unreadable(why)) for row, why in wrong_sums(woven.batch, woven.rows, sums)]
             if len(woven.rows):
                 seen.append(RowsSeen(woven.batch, woven.rows, group.is_partial, group.claim))
         return seen, tuple(sorted(waiting))
@@ -193,7 +207,8 @@ class SimpleReader:
         tokens[places] = Token.WRONG
         found, _ = self._stamps.find(texts, np.arange(len(places)), None)
         for each in found:
-            at, hole = places[each.rows], each.meaning
+            at, (zone, hole) = places[each.rows], each.meaning
+            self._is_in_utc &= zone >= 0 and _are_all_utc(texts, each, zone)
             from_[at], to[at], tokens[at] = each.from_[hole], each.to[hole], each.tokens[hole]
         return Cells(texts.data, from_, to, tokens, cells.is_bad)
 
@@ -246,7 +261,7 @@ def _describe(content: Any, holes: list[Path]) -> _Message:
         raise UnclearError("a name is no string")
     ts = places[("commitTs",)]
     if not new and not old:
-        return _Message(word, schema, table, None, ts, -1, -1, False, "", frozenset(), {}, {})
+        return _Message(word, schema, table, None, ts, -1, -1, False, "", frozenset(), {}, {}, (-1, -1))
     if word not in RowOp.__members__:
         raise UnclearError("a row whose type is none of INSERT, UPDATE and DELETE")
     op = RowOp[word]
@@ -258,12 +273,19 @@ def _describe(content: Any, holes: list[Path]) -> _Message:
         raise UnclearError("it lacks a row, or its two rows have different columns")
     is_partial = content.get("handleKeyOnly") is True or bool(claim)
     id_hole, version_hole = places[("tableID",)], places.get(("schemaVersion",), -1)
-    return _Message(word, schema, table, op, ts, id_hole, version_hole, is_partial, claim, names, of_new, of_old)
+    sums = (places.get(_SUMS[0], -1), places.get(_SUMS[1], -1))
+    return _Message(word, schema, table, op, ts, id_hole, version_hole, is_partial, claim, names, of_new, of_old, sums)
 
 
 def _is_stamp_hole(path: Path) -> Hole | None:
     return Hole.SCALAR if path in (("location",), ("value",)) else None
 
 
-def _describe_stamp(_: Any, holes: list[Path]) -> int:
-    return holes.index(("value",))
+def _describe_stamp(_: Any, holes: list[Path]) -> tuple[int, int]:
+    """The holes of the zone, -1 where it has none, and of the value."""
+    return holes.index(("location",)) if ("location",) in holes else -1, holes.index(("value",))
+
+
+def _are_all_utc(texts: Texts, found: Found[Any], zone: int) -> bool:
+    zones = c.texts(c.hole_cells(texts, found, zone))
+    return not zones.null_count and set(zones.unique().to_pylist()) == {"UTC"}

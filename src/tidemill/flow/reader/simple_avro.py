@@ -20,18 +20,20 @@ from tidemill.flow.reader.cells import Cells
 from tidemill.flow.reader.documents import Texts, frozen
 from tidemill.flow.reader.matching import Token
 from tidemill.flow.reader.port import RowsSeen
+from tidemill.flow.reader.row_checksums import wrong_sums
 from tidemill.flow.reader.shape import UnclearError
 from tidemill.flow.reader.simple_schema import SchemasSeen
 from tidemill.model.event import DdlSeen, Mark, ResolvedSeen, Unreadable
 from tidemill.model.row import RowBatch, RowOp, arrow_schema, arrow_type
-from tidemill.model.table import ColumnInfo, TableInfo
+from tidemill.model.table import ColumnInfo, ColumnType, TableInfo
 from tidemill.model.ts import Ts
 
 FIRST_BYTE = 0x16
 _WATERMARK, _BOOTSTRAP, _DDL, _DML = range(4)
 _BAD = -1
 # Of each message: its kind, op and ts, the version of its schema, and where things lie in it.
-_KIND, _OP, _VERSION, _NAMES_FROM, _NAMES_TO, _CLAIM_FROM, _CLAIM_TO, _IS_PARTIAL, _NEW, _OLD, _FIELDS = range(11)
+_KIND, _OP, _VERSION, _NAMES_FROM, _NAMES_TO, _CLAIM_FROM, _CLAIM_TO, _IS_PARTIAL = range(8)
+_NEW, _OLD, _NEW_SUM, _OLD_SUM, _FIELDS = range(8, 13)
 _NULL, _TEXT, _WRONG = int(Token.NULL), int(Token.TEXT), int(Token.WRONG)
 _INTEGER, _REAL, _PLAIN = range(3)  # what a column takes
 _WHY = "it is no message of the simple protocol in Avro"
@@ -134,6 +136,10 @@ def _rows(
         return []
     stamps = heads.commit_ts[rows]
     batch = RowBatch(table, physical_id, ops, np.zeros(len(rows), np.uint64), stamps, new, old)
+    has_stamps = any(column.type is ColumnType.TIMESTAMP for column in table.stored_columns)  # in whatever zone
+    if not (is_partial or claim or has_stamps):
+        sums = fields[_NEW_SUM : _OLD_SUM + 1].astype(np.uint64)
+        marks += [(row, _unreadable(why)) for row, why in wrong_sums(batch, rows, sums)]
     return [RowsSeen(batch, rows, is_partial or bool(claim), claim)]
 
 
@@ -322,8 +328,8 @@ def _read_heads(data: Bytes, starts: Longs, ends: Longs, fields: Longs, commit_t
         if has == 1 and at >= 0:  # a checksum
             _, at = _next(data, at, end)
             at = at + 1 if 0 <= at < end else i64(-1)
-            _, at = _next(data, at, end)
-            _, at = _next(data, at, end)
+            fields[_NEW_SUM, n], at = _next(data, at, end)
+            fields[_OLD_SUM, n], at = _next(data, at, end)
         has_new, at = _next(data, at, end)
         if has_new == 1 and at >= 0:
             fields[_NEW, n] = at

@@ -127,14 +127,21 @@ class KafkaOwner(NoSyncPoints):
         NEWEST.end(self._options.changefeed, self._options.cluster_id, names, term)
 
     def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
-        """Send it; again the same is a copy."""
+        """Send it; again the same is a copy. Over how many partitions the rows of a new table are spread is decided
+        here, and saved before there are any: its topic may grow from now on."""
         term = self._check()
+        known = self._known.counts.keys()
+        before = {*known}
         message = self._options.protocol.ddl(event, _now_ms())
         if message is not None:
             self._send(message, {self._topic_of(event): 0})
+        table = event.table_info
+        if table is not None and not table.is_view and event.type != ActionType.DROP_TABLE:
+            self._known.topic(self._rules.topic(event.schema, event.table))
+        self._known.promised |= known - before
         self._audience.follow(event)
         if self._rescan is None or event.table_info is None or not event.gives_key:
-            return None
+            return self._state() if known - before else None
         at = [int(event.finished_ts), event.seq]
         if self._refilled != at:
             self._refill(event.table_info, event.finished_ts, self._rescan, term)
@@ -142,6 +149,7 @@ class KafkaOwner(NoSyncPoints):
         return self._state()
 
     def take(self, commit: Mapping[str, Any]) -> dict[str, Any]:
+        self._known.settle(commit.get("topics", {}))
         self._known.learn(commit)
         self._audience.use(commit.get("topics", {}))
         return self._state()
@@ -308,6 +316,7 @@ class _Known:
         self.epoch = 0  # of the last change of the number of partitions
         self.partitions: int | None = None  # since then
         self.counts: dict[str, int] = {}  # of partitions that rows are spread over
+        self.promised = set[str]()  # of these nothing is committed yet
         self._found: dict[str, Topic] = {}
         self.learn(state or {})
 
@@ -325,9 +334,18 @@ class _Known:
         for name, count in state.get("topics", {}).items():
             self.counts.setdefault(str(name), int(count))
 
+    def settle(self, used: Mapping[str, int]) -> None:
+        """What the first rows of a topic went by holds: it may have grown since its number was promised."""
+        for name in self.promised & used.keys():
+            if self.counts[name] != used[name]:
+                self.counts[name] = int(used[name])
+                self._found.pop(name, None)
+        self.promised -= used.keys()
+
     def spread(self, partitions: int, cut_ts: Ts) -> "_Change":
         """Rows above the ts go to so many partitions, in whatever topic."""
         former = dict(self.counts)
+        self.promised.clear()
         self._begin(self.epoch + 1, partitions)
         self.counts = dict.fromkeys(former, partitions)
         return _Change(partitions, cut_ts, former)
