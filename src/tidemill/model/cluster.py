@@ -84,6 +84,18 @@ class Hindrance:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What a capture says that holds one of its lanes back: it travels to the owner, who makes a hindrance of it.
+    ``since``: Unix time."""
+
+    cause: Cause
+    subject: str
+    detail: str
+    ts: Ts
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class CaptureTables:
     """The tables that one capture has of a changefeed."""
 

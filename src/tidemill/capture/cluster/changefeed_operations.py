@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from tidemill.capture.cluster.changes import Changes
 from tidemill.capture.cluster.feeds import Feeds
+from tidemill.capture.cluster.hindrances import hindrances, starting
 from tidemill.capture.cluster.options import run_options
 from tidemill.capture.cluster.owning import OwnedFeed
 from tidemill.capture.cluster.server import Serving
@@ -23,11 +24,9 @@ from tidemill.errors import (
 from tidemill.model.cluster import (
     AdminJob,
     CaptureTables,
-    Cause,
     ChangefeedInfo,
     ChangefeedUpdate,
     FeedState,
-    Hindrance,
     NewChangefeed,
     UpstreamAccess,
 )
@@ -81,8 +80,8 @@ class ChangefeedOperations:
         feed = self._asked.feeds.owned.get(info.key)
         if feed is None or feed.owner is None:
             at_ts = await self._asked.beside(self._changes.checkpoint_ts, info)
-            hindrances = () if not info.state.is_running else (_starting(info),)
-            return replace(info, checkpoint_ts=at_ts, resolved_ts=at_ts, hindrances=hindrances)
+            why = (starting(info),) if info.state.is_running else ()
+            return replace(info, checkpoint_ts=at_ts, resolved_ts=at_ts, hindrances=why)
         at_ts = max(feed.checkpoint_ts, info.start_ts)
         return replace(
             info,
@@ -90,7 +89,7 @@ class ChangefeedOperations:
             resolved_ts=max(at_ts, feed.resolved_ts),
             puller_resolved_ts=max(at_ts, feed.resolved_ts),
             tasks=_tasks(feed) if info.state is FeedState.NORMAL else (),
-            hindrances=tuple(_hindrances(feed)),
+            hindrances=hindrances(feed),
         )
 
     async def create(self, new: NewChangefeed) -> ChangefeedInfo:
@@ -199,26 +198,6 @@ def _tasks(feed: OwnedFeed) -> tuple[CaptureTables, ...]:
         if holder is not None:
             by_capture.setdefault(holder, []).append(table)
     return tuple(CaptureTables(name, tuple(tables)) for name, tables in sorted(by_capture.items()))
-
-
-def _starting(info: ChangefeedInfo) -> Hindrance:
-    return Hindrance(Cause.STATE, f"changefeed {info.key.id!r}", "is only starting, or ending, on the owner")
-
-
-def _hindrances(feed: OwnedFeed) -> list[Hindrance]:
-    """Why its checkpoint does not move, as far as the owner knows; what matters most first."""
-    owner, found = feed.owner, list[Hindrance]()
-    if owner is None:
-        return found
-    if owner.beside.trouble is not None:
-        found.append(Hindrance(Cause.SINK, "the sink", owner.beside.trouble))
-    if owner.owned.is_ddl_running and owner.owned.barriers.first is not None:
-        first = owner.owned.barriers.first
-        found.append(Hindrance(Cause.DDL, f"the DDL at {first.ts}", "is running downstream", first.ts))
-    missing = [table for table in feed.tables if feed.coordinator.holder(table) is None]
-    if missing:
-        found.append(Hindrance(Cause.CAPTURE, f"table {missing[0]}", f"and {len(missing) - 1} more have no capture"))
-    return found
 
 
 async def _safepoint(pd: PdClient) -> Ts:

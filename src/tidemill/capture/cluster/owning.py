@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tidemill.capture.cluster.asking import Asking
+from tidemill.capture.cluster.watching import HeldLanes
 from tidemill.capture.downstream import Downstream
 from tidemill.capture.etcd.home import EtcdHome
 from tidemill.capture.metadata import ChangefeedState, StateWriter
@@ -27,6 +28,7 @@ from tidemill.capture.peers.letters import (
     AskSinkState,
     Body,
     Failed,
+    HeldBack,
     Letter,
     OrdersAre,
     Said,
@@ -112,6 +114,7 @@ class OwnedFeed:
         self._tables: tuple[tuple[object, ...], tuple[TableId, ...]] = ((), ())
         self._told: ChangefeedState | None = None  # what was saved when all were told
         self._failure: BaseException | None = None
+        self.held = HeldLanes()
 
     # Its life.
 
@@ -221,6 +224,8 @@ class OwnedFeed:
                     self._lanes.pop(report.processor, None)
             case AskSinkState(number):
                 self._asking.begin(self._tell_sink_state(owner, sender, epoch, number))
+            case HeldBack(by):
+                self.held.note(sender, epoch, by)
             case Failed(code, message, is_retryable):
                 self._failure = self._failure or ProcessorError(code, message, is_retryable)
 
@@ -302,6 +307,7 @@ class OwnedFeed:
         """Nothing that this processor still does has an effect when it is done, and nothing that it says counts."""
         whose = (fence.capture, fence.epoch)
         self._fenced.add(whose)
+        self.held.forget(*whose)
         lanes = [lane for lane, each in self._lanes.items() if each == whose]
         await self._dismiss(owner, lanes)
         written_ts = await self._pd.get_ts()
