@@ -198,7 +198,9 @@ class Capture:
             task.add_done_callback(self._ending.discard)
         if claim is not None and self.feeds is None:
             log.info("this capture is the owner", capture=self.id, term=claim.revision)
-            self.feeds = Feeds(self.id, claim, self.client, self.keys, self.options, self.post.send, self._clock)
+            self.feeds = Feeds(
+                self.id, claim, self.client, self.keys, self.options, self.post.send, self._clock, self._make_engines
+            )
 
     async def _end_term(self) -> None:
         feeds, self.feeds = self.feeds, None

@@ -10,8 +10,10 @@ from tidemill.capture.cluster.hindrances import hindrances, starting
 from tidemill.capture.cluster.options import run_options
 from tidemill.capture.cluster.owning import OwnedFeed
 from tidemill.capture.cluster.server import Serving
+from tidemill.capture.cluster.taking_over import continued, starting_at, state_of
 from tidemill.capture.downstream import Downstream
 from tidemill.capture.etcd.home import EtcdHome
+from tidemill.capture.metadata import ChangefeedState
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.admission import not_found, resume_point, start_of, updated
 from tidemill.errors import (
@@ -80,7 +82,7 @@ class ChangefeedOperations:
         feed = self._asked.feeds.owned.get(info.key)
         if feed is None or feed.owner is None:
             at_ts = await self._asked.beside(self._changes.checkpoint_ts, info)
-            why = (starting(info),) if info.state.is_running else ()
+            why = (starting(info, feed),) if info.state.is_running else ()
             return replace(info, checkpoint_ts=at_ts, resolved_ts=at_ts, hindrances=why)
         at_ts = max(feed.checkpoint_ts, info.start_ts)
         return replace(
@@ -94,20 +96,31 @@ class ChangefeedOperations:
 
     async def create(self, new: NewChangefeed) -> ChangefeedInfo:
         changes = self._changes
+        state = state_of(new)
         existing = [info.key for info in await self._asked.beside(changes.all)]
+        known = state is not None and new.key in existing and await self._asked.beside(changes.name, new.key)
+        if state is not None and known == state.changefeed_id:
+            return await self.get(new.key)  # it was asked for before, and the answer was lost
         async with self._asked.pd(new.upstream) as pd:
-            now_ts = await pd.get_ts()
-            start_ts = start_of(new, existing, now_ts, await _safepoint(pd))
+            now_ts, safepoint_ts = await pd.get_ts(), await _safepoint(pd)
+            at_ts = start_of(starting_at(new, state), existing, now_ts, safepoint_ts)
             options = self._asked.serving.options
-            draft = changes.draft(new, start_ts, pd.cluster_id)
-            Downstream.of(run_options(options, draft))  # refuses what cannot be
-            home = EtcdHome(
-                self._asked.serving.client, self._asked.serving.keys, new.key, None, options.folder(new.key)
-            )
-            hold = GcHold(pd, await self._asked.beside(home.changefeed_id), _CREATING_TTL_SECONDS)
-            await hold.hold(start_ts)
-            info: ChangefeedInfo = await self._asked.beside(changes.create, draft)
+            draft = changes.draft(new, at_ts if state is None else state.start_ts, pd.cluster_id)
+            place = Downstream.of(run_options(options, draft)).place  # refuses what cannot be
+            if state is not None:
+                state = continued(state, new.key, pd.cluster_id, place)
+            hold = GcHold(pd, await self._name(new.key, state), _CREATING_TTL_SECONDS)
+            await hold.hold(at_ts)
+            info: ChangefeedInfo = await self._asked.beside(changes.create, draft, state)
             return info
+
+    async def _name(self, key: ChangefeedKey, state: ChangefeedState | None) -> str:
+        """By which the upstream knows it."""
+        if state is not None:
+            return state.changefeed_id
+        serving = self._asked.serving
+        home = EtcdHome(serving.client, serving.keys, key, None, serving.options.folder(key))
+        return str(await self._asked.beside(home.changefeed_id))
 
     async def update(self, key: ChangefeedKey, update: ChangefeedUpdate) -> ChangefeedInfo:
         info, revision = await self._asked.beside(self._changes.read, key)

@@ -12,8 +12,12 @@ from tidemill.model.ts import Ts
 _MOST = 8  # that are told of
 
 
-def starting(info: ChangefeedInfo) -> Hindrance:
-    return Hindrance(Cause.STATE, f"changefeed {info.key.id!r}", "is only starting, or ending, on the owner")
+def starting(info: ChangefeedInfo, feed: OwnedFeed | None) -> Hindrance:
+    copying = feed.copying if feed is not None else None
+    subject = f"changefeed {info.key.id!r}"
+    if copying is not None:
+        return Hindrance(Cause.SPARK, subject, f"is {copying.stage}", info.start_ts)
+    return Hindrance(Cause.STATE, subject, "is only starting, or ending, on the owner")
 
 
 def hindrances(feed: OwnedFeed) -> tuple[Hindrance, ...]:

@@ -58,4 +58,5 @@ def run_options(server: ServerOptions, info: ChangefeedInfo) -> RunOptions:
         security=security,
         name=info.key.id,
         gc_ttl_seconds=server.gc_ttl_seconds,
+        initial_copy=info.initial_copy,
     )
