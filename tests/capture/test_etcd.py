@@ -143,6 +143,29 @@ def test_tls_and_users(tmp_path: Path) -> None:
         named.close()
 
 
+def test_certificates_are_read_again_when_etcd_does_not_take_them(tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    server = ours.security("server")
+    flags = (
+        *("--cert-file", server.cert_path, "--key-file", server.key_path),
+        *("--trusted-ca-file", server.ca_path, "--client-cert-auth"),
+    )
+    files = [tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem")]
+
+    def install(*paths: str) -> None:
+        for path, source in zip(files, paths, strict=True):
+            path.write_bytes(Path(source).read_bytes())
+
+    with running(tmp_path / "etcd", security=ours.security("client"), flags=flags) as etcd:
+        install(ours.ca_path, *theirs.issue("client"))
+        client = EtcdClient(etcd.address, security=Security(*map(str, files)))
+        with pytest.raises(MetadataUnavailableError):
+            client.commit([], [], deadline_seconds=0.5)
+        install(ours.ca_path, *ours.issue("renewed"))
+        assert client.commit([], []) is not None
+        client.close()
+
+
 # Sessions.
 
 

@@ -63,8 +63,9 @@ class Capture:
         self._session, self._clock, self.info = session, clock, info
         self._registry = Registry(client, keys, session, info)
         self.post = Post(
-            capture, keys.cluster, self._hear, on_overflow=self._overflow, security=options.security, clock=clock
-        )
+            capture, keys.cluster, self._hear, on_overflow=self._overflow, security=options.security,
+            allowed_cn=options.allowed_cn, clock=clock,
+        )  # fmt: skip
         self.snapshot = Snapshot()
         self.feeds: Feeds | None = None
         self.followed: dict[ChangefeedKey, FollowedFeed] = {}
