@@ -76,7 +76,8 @@ class PullerStats:
     waiting_changes: int  # prewritten, not yet committed
     slowest: SlowestRegion | None
     resolved_transactions: int  # abandoned, whose locks were resolved
-    open_transactions: Mapping[int, Ts]  # by region that stands still: the start-ts of the oldest one that lives
+    # By region that stands still: the start-ts of the oldest one that lives.
+    open_transactions: Mapping[int, Ts] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
