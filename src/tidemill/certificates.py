@@ -1,6 +1,7 @@
 """What proves who is who over TLS: files, read and checked, for clients of a cluster and for the one in the box; and a
 certificate of a process's own, for those whom it hands it to."""
 
+import os
 import ssl
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -65,6 +66,22 @@ def read_pem(path: str) -> bytes:
         raise UsageError(
             f"cannot read the TLS file {path}: {error.strerror}. Check the path and its rights."
         ) from error
+
+
+Stamps = tuple[tuple[int, int, int] | None, ...]
+
+
+def stamps_of(security: Security) -> Stamps:
+    """Another value once one of the files is another."""
+    return tuple(_stamp(path) for path in (security.ca_path, security.cert_path, security.key_path) if path)
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class _EncryptedError(Exception):

@@ -26,6 +26,7 @@ from tidemill.capture.cluster.owning import OwnedFeed
 from tidemill.capture.etcd.client import EtcdClient
 from tidemill.capture.etcd.keys import Keys
 from tidemill.capture.etcd.session import Session
+from tidemill.capture.peers.letters import Letter
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.pace import Amount, Bounds
 from tidemill.errors import SessionLostError
@@ -62,6 +63,17 @@ class ThreadEngines:
         pass
 
 
+class Deaf:
+    """One letter in ten is lost, of those that may be: they are said again."""
+
+    def __init__(self, hear: Callable[[Letter], None], rng: random.Random) -> None:
+        self._hear, self._rng = hear, random.Random(rng.random())
+
+    def hear(self, letter: Letter) -> None:
+        if not letter.is_said_again or self._rng.random() >= 0.1:
+            self._hear(letter)
+
+
 class Story:
     """Some captures, of which one may go at any moment."""
 
@@ -87,6 +99,7 @@ class Story:
         info = CaptureInfo(name, f"127.0.0.1:{self._born}", False, self.keys.cluster, "v1", datetime.now(UTC))
         engines: Any = partial(ThreadEngines, self.at_work, random.Random(self._rng.random()))
         capture = Capture(name, options, self.client, self.keys, session, info, make_engines=engines)
+        capture.post._hear = Deaf(capture.post._hear, self._rng).hear
         await capture.open()
         self.captures[name], self._sessions[name] = capture, session
         self._runs[name] = asyncio.create_task(capture.run(lambda: name in self.stops))

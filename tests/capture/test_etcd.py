@@ -12,6 +12,7 @@ import pytest
 
 from tests.authority import Authority
 from tests.etcd import Etcd, running
+from tidemill.capture.cluster.snapshot import Registry
 from tidemill.capture.etcd.client import Delete, EtcdClient, EtcdUser, Exists, IsAt, Put, read_endpoints
 from tidemill.capture.etcd.documents import capture_document, info_document, read_capture, read_info
 from tidemill.capture.etcd.election import Claim, Election
@@ -69,7 +70,7 @@ def info_at(ts: int) -> ChangefeedInfo:
     return ChangefeedInfo(
         KEY, 7, "blackhole://", datetime(2026, 1, 1, tzinfo=UTC), Ts(ts), Ts(0), {"filter": {"rules": ["a.*"]}},
         FeedState.NORMAL, AdminJob.NONE, "v1", 3, Ts(ts), Ts(ts),
-        error=RunningError(datetime(2026, 1, 2, tzinfo=UTC), "h:1", "CDC:ErrX", "what it was"),
+        error=RunningError(datetime(2026, 1, 2, tzinfo=UTC), "h:1", "CDC:ErrX", "what it was"), initial_copy=True,
     )  # fmt: skip
 
 
@@ -141,6 +142,47 @@ def test_tls_and_users(tmp_path: Path) -> None:
             named.get("/tidemill/a")
         assert "secret" not in str(refused.value)
         named.close()
+
+
+def test_certificates_are_read_again_when_etcd_does_not_take_them(tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    server = ours.security("server")
+    flags = (
+        *("--cert-file", server.cert_path, "--key-file", server.key_path),
+        *("--trusted-ca-file", server.ca_path, "--client-cert-auth"),
+    )
+    files = [tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem")]
+
+    def install(*paths: str) -> None:
+        for path, source in zip(files, paths, strict=True):
+            path.write_bytes(Path(source).read_bytes())
+
+    with running(tmp_path / "etcd", security=ours.security("client"), flags=flags) as etcd:
+        install(ours.ca_path, *theirs.issue("client"))
+        client = EtcdClient(etcd.address, security=Security(*map(str, files)))
+        with pytest.raises(MetadataUnavailableError):
+            client.commit([], [], deadline_seconds=0.5)
+        install(ours.ca_path, *ours.issue("renewed"))
+        assert client.commit([], []) is not None
+        client.close()
+
+
+@pytest.mark.parametrize("version", [b"2", b"10", b"", b"\xff"])
+def test_metadata_of_another_version_are_left_alone(client: EtcdClient, keys: Keys, version: bytes) -> None:
+    name = CaptureId("c1")
+    session = Session(client, 5)
+    info = CaptureInfo(name, "127.0.0.1:1", False, keys.cluster, "v1", datetime.now(UTC))
+    registry = Registry(client, keys, session, info)
+    client.put(keys.meta_version, version)
+    with pytest.raises(MetadataError, match="Use the version of Tidemill or TiCDC that wrote them, or another"):
+        registry.register("127.0.0.1:2")
+    assert client.prefix(keys.captures) == client.prefix(keys.places) == []
+    client.delete(keys.meta_version)
+    registry.register("127.0.0.1:2")
+    found = client.get(keys.meta_version)
+    assert found is not None
+    assert found.value == b"1"
+    session.close()
 
 
 # Sessions.

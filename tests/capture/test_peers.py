@@ -308,6 +308,66 @@ async def test_mtls_keeps_strangers_out(tmp_path: Path) -> None:
 
 
 @on_a_loop
+async def test_a_capture_of_another_name_is_kept_out(tmp_path: Path) -> None:
+    authority, heard = Authority(tmp_path / "ca"), list[Letter]()
+    other = Post(
+        OTHER, "default", heard.append, on_overflow=print, security=authority.security("capture"),
+        allowed_cn=["capture", "another"],
+    )  # fmt: skip
+    address = await other.start("127.0.0.1:0")
+    try:
+        for number, name in enumerate(["stranger", "another"]):
+            post = Post(ONE, "default", print, on_overflow=print, security=authority.security(name))
+            post.meet(OTHER, address)
+            post.send(letter(AskSinkState(number)))
+            if name == "stranger":
+                await SYSTEM_CLOCK.sleep(0.5)
+            else:
+                await until(lambda: numbers(heard) == [1])
+            await post.close()
+    finally:
+        await other.close()
+    assert numbers(heard) == [1]
+
+
+@on_a_loop
+async def test_certificates_of_captures_are_read_again(tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    files = [tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem")]
+
+    def install(authority: Authority) -> None:
+        for path, source in zip(files, (authority.ca_path, *authority.issue("rolling")), strict=True):
+            aside = path.with_suffix(".new")
+            aside.write_bytes(Path(source).read_bytes())
+            aside.replace(path)
+
+    install(ours)
+    heard: list[Letter] = []
+    other = Post(OTHER, "default", heard.append, on_overflow=print, security=Security(*map(str, files)))
+    address = await other.start("127.0.0.1:0")
+
+    async def says(number: int, authority: Authority) -> None:
+        post = Post(CaptureId(f"c{number}"), "default", print, on_overflow=print, security=authority.security())
+        post.meet(OTHER, address)
+        post.send(letter(AskSinkState(number)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await until(lambda: number in numbers(heard))
+        await post.close()
+
+    try:
+        await says(1, ours)
+        install(theirs)
+        await says(2, ours)
+        await says(3, theirs)
+        files[1].write_text("no certificate")
+        await says(4, theirs)
+    finally:
+        await other.close()
+    assert numbers(heard) == [1, 3, 4]
+
+
+@on_a_loop
 async def test_a_server_over_tls_needs_a_certificate(tmp_path: Path) -> None:
     post = Post(ONE, "default", print, on_overflow=print, security=Security(Authority(tmp_path / "ca").ca_path))
     with pytest.raises(UsageError, match="give --cert and --key"):

@@ -21,6 +21,7 @@ class Captures:
     def __init__(self, folder: Path, pd: str, *, etcd: str = "") -> None:
         self._folder, self._pd, self._etcd = folder, pd, etcd
         self.running: list[Command] = []
+        self.names: list[str] = []  # of changefeeds that were created
         self._addresses: dict[int, str] = {}
         self._number = 0
 
@@ -111,6 +112,7 @@ class Captures:
 
     def create(self, name: str, sink_uri: str, start_ts: int) -> None:
         self.ask("POST", CHANGEFEEDS, {"changefeed_id": name, "sink_uri": sink_uri, "start_ts": start_ts})
+        self.names.append(name)
 
     def changefeed(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.ask("GET", f"{CHANGEFEEDS}/{name}")

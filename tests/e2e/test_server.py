@@ -10,7 +10,9 @@ import pytest
 from tests.authority import Authority
 from tests.e2e.captures import cluster
 from tests.e2e.processes import Command
+from tests.etcd import running
 from tidebox.upstream import EmbeddedUpstream
+from tidemill.model.security import Security
 
 pytestmark = pytest.mark.spark
 
@@ -83,20 +85,35 @@ def test_two_captures_do_not_share_a_folder(upstream: EmbeddedUpstream, tmp_path
 
 
 def test_the_api_lets_in_whom_it_is_told_to_whichever_capture_is_asked(tmp_path: Path) -> None:
-    """Over mTLS, with users; also where the capture that is asked has to pass it on."""
-    authority = Authority(tmp_path / "ca")
+    """Over mTLS, with users and names; also where the capture that is asked has to pass it on. PD, etcd and the other
+    captures are reached over TLS as well."""
+    authority, strange = Authority(tmp_path / "ca"), Authority(tmp_path / "strange")
     server, client = authority.security("capture"), authority.security("ann")
+    wrong = {
+        "no certificate": Security(authority.ca_path),
+        "an expired one": authority.security("late", is_expired=True),
+        "one of another name": authority.security("bob"),
+        "one of another authority": Security(authority.ca_path, *strange.issue("ann")),
+        "another authority's server": Security(strange.ca_path, client.cert_path, client.key_path),
+    }
     users = tmp_path / "users"
     users.write_text("ann:a-good-secret\n")
     users.chmod(0o600)
     files = {"ca": server.ca_path, "cert": server.cert_path, "key": server.key_path}
     shown = ("--ca", client.ca_path, "--cert", client.cert_path, "--key", client.key_path)
-    with Command(tmp_path / "up", "upstream", is_serving=True, pd_port=0, **files) as upstream:
+    guarded = {"users": users, "cert_allowed_cn": "capture,ann", **files}
+    etcd_flags = (
+        *("--cert-file", server.cert_path, "--key-file", server.key_path),
+        *("--trusted-ca-file", server.ca_path, "--client-cert-auth"),
+    )
+    with (
+        running(tmp_path / "etcd", security=server, flags=etcd_flags) as etcd,
+        Command(tmp_path / "up", "upstream", is_serving=True, pd_port=0, **files) as upstream,
+    ):
         pd = f"https://{upstream.ready()['pd']}"
-        with cluster(tmp_path, pd) as captures:
-            both = [
-                captures.start_in(tmp_path / f"data-{n}", "--mtls", users=users, **files) for n in range(2)
-            ]  # the second one passes on to the first
+        with cluster(tmp_path, pd, etcd=etcd.address) as captures:
+            # The second one passes on to the first.
+            both = [captures.start_in(tmp_path / f"data-{n}", "--mtls", **guarded) for n in range(2)]
             for each in both:
                 reach = ("capture", "list", "--server", f"https://{captures.address(each)}", *shown)
                 code, out, err = ask(*reach, "--user", "ann", "--password", "a-good-secret")
@@ -104,8 +121,15 @@ def test_the_api_lets_in_whom_it_is_told_to_whichever_capture_is_asked(tmp_path:
                 code, out, err = ask(*reach, "--user", "ann", "--password", "another-secret")
                 assert (code, out, "does not let us in" in err) == (1, "", True), err
                 assert "secret" not in err
-                code, out, err = ask("capture", "list", "--server", f"https://{captures.address(each)}", *shown[:2])
-                assert (code, out) == (1, ""), err
+            for name, security in wrong.items():
+                files_of = ["--ca", security.ca_path]
+                files_of += ["--cert", security.cert_path, "--key", security.key_path] if security.cert_path else []
+                reach = ("capture", "list", "--server", f"https://{captures.address(both[1])}", *files_of)
+                code, out, err = ask(*reach, "--user", "ann", "--password", "a-good-secret")
+                assert (code, out) == (1, ""), f"{name}: {out}{err}"
+                assert "secret" not in err
             for each in both:
                 assert each.terminate() == 0, each.errors
                 captures.gone(each)
+                assert "secret" not in each.errors
+                assert "Traceback" not in each.errors

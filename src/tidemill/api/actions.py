@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tidemill.api.bodies import ChangefeedBody, V1ChangefeedBody, VerifyTableBody
 from tidemill.api.checking import check_sink, checked_config, key_of
@@ -33,8 +34,9 @@ async def create(operations: Operations, namespace: str, body: ChangefeedBody | 
     # Beside the loop: rules and expressions are compiled for it.
     document, config = await asyncio.to_thread(checked_config, body.replica_config)
     await asyncio.to_thread(check_sink, sink_uri, config)
-    upstream = body.access if isinstance(body, ChangefeedBody) else UpstreamAccess()
-    new = NewChangefeed(key, sink_uri, Ts(body.start_ts), Ts(body.target_ts), document, upstream)
+    new = NewChangefeed(key, sink_uri, Ts(body.start_ts), Ts(body.target_ts), document)
+    if isinstance(body, ChangefeedBody):
+        new = replace(new, upstream=body.access, initial_copy=body.initial_scan, state=body.state)
     return await operations.changefeeds.create(new)
 
 
@@ -42,6 +44,8 @@ async def update(operations: Operations, key: ChangefeedKey, body: ChangefeedBod
     """What is empty stays. Both the sink URI and the config are checked with what the other one is then."""
     if body.start_ts:
         raise UsageError("start_ts of a changefeed stays as it is. To go back in time, resume it from an earlier ts.")
+    if isinstance(body, ChangefeedBody) and (body.initial_scan or body.state is not None):
+        raise UsageError("initial_scan and state are for a changefeed that is created. Leave them out.")
     before = await operations.changefeeds.get(key)
     sink_uri = body.sink_uri.strip()
     if sink_uri in ("", safe_uri(before.sink_uri)):

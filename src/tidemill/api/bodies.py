@@ -42,6 +42,10 @@ class ChangefeedBody(PdConfig):
     replica_config: dict[str, Any] | None = Field(
         None, description="The keys of a changefeed's file, with _ or - in their names."
     )
+    initial_scan: bool = Field(False, description="Ours: copy the rows as of start_ts first.")
+    state: dict[str, Any] | None = Field(
+        None, description="Ours: the changefeed.json of a folder of tidemill run, which this one continues."
+    )
 
 
 class ResumeBody(PdConfig):

@@ -7,9 +7,8 @@ handshake begins; contexts that are in use stay as they are.
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from tidemill.certificates import load_files
+from tidemill.certificates import load_files, stamps_of
 from tidemill.errors import UsageError
 from tidemill.log import get_logger
 from tidemill.model.security import Security
@@ -69,13 +68,12 @@ class _Newest:
     """A context of files as they are now; of files that cannot be used, as they last could."""
 
     def __init__(self, make: Callable[[], ssl.SSLContext], security: Security) -> None:
-        self._make = make
-        self._paths = [Path(each) for each in (security.ca_path, security.cert_path, security.key_path) if each]
-        self._seen = self._stamps()
+        self._make, self._security = make, security
+        self._seen = stamps_of(security)
         self._context = make()
 
     def context(self) -> ssl.SSLContext:
-        stamps = self._stamps()
+        stamps = stamps_of(self._security)
         if stamps != self._seen:
             try:
                 self._context = self._make()
@@ -84,17 +82,6 @@ class _Newest:
                 log.error("certificates cannot be used; the former ones hold", reason=str(error))
             self._seen = stamps
         return self._context
-
-    def _stamps(self) -> list[tuple[int, int, int] | None]:
-        return [_stamp(path) for path in self._paths]
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _server_context(tls: ApiTls) -> ssl.SSLContext:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.capture.batches import Totals
-from tidemill.capture.metadata import ChangefeedState, DataDir
+from tidemill.capture.metadata import ChangefeedState, Home
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.control.retries import gives_up, pause_seconds
 from tidemill.errors import EngineError, SinkError
@@ -67,7 +67,7 @@ class InitialCopy:
         traits: Traits,
         selector: ColumnSelector,
         state: ChangefeedState,
-        data_dir: DataDir,
+        home: Home,
         zone: str,
         totals: Totals,
         *,
@@ -82,7 +82,7 @@ class InitialCopy:
         self._totals = totals
         self._traits = traits
         self._selector = selector
-        self._data_dir = data_dir
+        self._home = home
         self._zone = zone
         self._tables: list[_Table] = []
         self._to_make: dict[int, TableInfo] = {}  # by table id
@@ -213,21 +213,21 @@ class InitialCopy:
             self.parts_done += count
         rows = sum(receipt.rows for receipt in receipts)
         self.state = replace(self.state, copied=copied, sink_state=sink_state, rows=self.state.rows + rows)
-        self._data_dir.save(self.state)
+        self._home.save(self.state)
         self._totals.count(receipts)
 
     def _put_aside(self, rows: Sequence[Undecodable]) -> None:
         """All batches of a copy end at the same ts, so they share a file."""
         if not rows:
             return
-        folder, ts = self._data_dir.undecodable, self.state.start_ts
+        folder, ts = self._home.undecodable, self.state.start_ts
         quarantine(folder, lambda _: ts, [*read_quarantine(folder), *rows])
         log.warning("rows that cannot be decoded were put aside", rows=len(rows), folder=str(folder))
 
     def finish(self) -> ChangefeedState:
         """All is copied: from here on it is a changefeed like any other."""
         self.state = replace(self.state, copied=None)
-        self._data_dir.save(self.state)
+        self._home.save(self.state)
         self._sink.publish(self.state.checkpoint_ts)
         log.info("initial copy is complete", rows=self.state.rows, ts=self.state.start_ts)
         return self.state

@@ -18,7 +18,7 @@ from tidemill.flow.filter import ColumnSelector, DdlFilter
 from tidemill.flow.schema import SchemaChange
 from tidemill.log import get_logger
 from tidemill.model.changefeed import ChangefeedConfig
-from tidemill.model.ddl import DdlEvent
+from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.sinks import OwnerSink
 from tidemill.sinks.port import GroupingOwner
 
@@ -43,6 +43,12 @@ class Ddls:
     @property
     def barriers(self) -> Barriers:
         return self._queue.barriers
+
+    @property
+    def first_name(self) -> str:
+        """Of the one that runs next, for people: what it does, and to what. Its text may hold values."""
+        events = self._waiting[0].events if self._waiting else ()
+        return next((f" ({_kind(each.type)} '{each.schema}.{each.table}')" for each in events), "")
 
     def add(self, changes: Sequence[SchemaChange]) -> None:
         """Those that have become known, behind the others."""
@@ -119,6 +125,13 @@ class Ddls:
             table_info=self._selector.table(after) if after is not None else None,
             pre_table_info=self._selector.table(before) if before is not None else None,
         )
+
+
+def _kind(number: int) -> str:
+    try:
+        return ActionType(number).name.lower().replace("_", " ")
+    except ValueError:
+        return f"kind {number}"
 
 
 def _brings_no_rows(change: SchemaChange) -> bool:

@@ -6,8 +6,8 @@ state speaks of is already durable downstream.
 
     DATA_DIR/
     ├── changefeed.json   the state            ├── segments/   the sorter's; pulled again after a crash
-    ├── id                written first        └── undecodable/    rows that were put aside
-    └── lock              held while running
+    ├── id                written first        ├── undecodable/    rows that were put aside
+    └── lock              held while running   └── taken-over      by which cluster, where one has it now
 
 The folder holds copies of rows, so it is its owner's alone: 0700, and every file in it 0600, whatever the umask is.
 """
@@ -17,7 +17,7 @@ import fcntl
 import secrets
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -34,6 +34,8 @@ _FORMAT = 1
 DEFAULT_NAME = "default"
 # What a start that was killed may have left before it had saved a state. The lock comes first.
 _BEFORE_A_STATE = ("id", "segments", "undecodable", "scratch", "spark.log", "partitions", "partitions.refused")
+
+_TAKEN = "taken-over"  # by whom
 
 log = get_logger("state")
 
@@ -207,7 +209,44 @@ class DataDir:
                 path.chmod(0o600)  # of an earlier version
 
     def load(self) -> ChangefeedState | None:
-        """The state of the last run; None if there was none."""
+        """The state of the last run; None if there was none. Raises DataDirError where a cluster has taken it over."""
+        taker = self.taker
+        if taker is not None:
+            raise DataDirError(
+                f"data-dir {self.path} has been taken over by {taker}, which continues it. Ask there for it, or start "
+                "anew with another --data-dir."
+            )
+        return self._load()
+
+    # How a cluster takes it over.
+
+    @property
+    def taker(self) -> str | None:
+        """Who has it now; None: nobody has asked for it."""
+        try:
+            return (self.path / _TAKEN).read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def give(self, taker: str) -> dict[str, Any]:
+        """The state as a document, for somebody who continues it. Durably, from here on nobody else does: it may be
+        given to the same one again, until ``keep``."""
+        if self.taker not in (None, taker):
+            self.load()  # says who has it
+        state = self._load()
+        if state is None:
+            raise DataDirError(f"{self.path} is the folder of no changefeed: it has no changefeed.json.")
+        found: dict[str, Any] = orjson.loads(
+            state_document(replace(state, changefeed_id=state.changefeed_id or self.former_name))
+        )
+        self._write(self.path / _TAKEN, taker.encode())
+        return found
+
+    def keep(self) -> None:
+        """Whoever was to have it has refused it."""
+        (self.path / _TAKEN).unlink(missing_ok=True)
+
+    def _load(self) -> ChangefeedState | None:
         path = self.path / "changefeed.json"
         try:
             document = orjson.loads(path.read_bytes())

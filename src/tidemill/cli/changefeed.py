@@ -9,6 +9,7 @@ import typer
 
 from tidemill.cli.options import SINK_URI_VARIABLE, Output, name_of, parse_ts, sink_uri_of
 from tidemill.cli.remote.client import Api
+from tidemill.cli.remote.folder import given_over
 from tidemill.cli.remote.options import (
     ChangefeedId,
     Name,
@@ -61,6 +62,13 @@ def create(
     ] = None,
     target_ts: TargetTs = None,
     config: Config = None,
+    initial_scan: Annotated[
+        bool, typer.Option("--initial-scan", help="First copy all rows as of --start-ts, then capture changes.")
+    ] = False,
+    from_data_dir: Annotated[
+        Path | None,
+        typer.Option("--from-data-dir", help="Continue the changefeed of this folder of an ended tidemill run."),
+    ] = None,
     no_confirm: NoConfirm = False,
     changefeed_id: ChangefeedId = None,
     namespace: Namespace = "default",
@@ -73,6 +81,11 @@ def create(
     if not sink_uri:
         raise UsageError("a changefeed needs --sink-uri, which says where to write. Or set TIDEMILL_SINK_URI.")
     wanted = named(name, changefeed_id) if name or changefeed_id else ""
+    if from_data_dir is not None and (not wanted or start_ts is not None or initial_scan):
+        raise UsageError(
+            "--from-data-dir continues a changefeed where it stands: give the new one a name, and leave --start-ts and "
+            "--initial-scan out."
+        )
     start, target = parse_ts(start_ts, "--start-ts"), parse_ts(target_ts, "--target-ts")
     document = {
         "namespace": namespace,
@@ -81,6 +94,7 @@ def create(
         "start_ts": start or 0,
         "target_ts": target or 0,
         "replica_config": _config(config),
+        "initial_scan": initial_scan,
     }
     if start is not None:
         behind = lag_seconds(start, (now_ts(api) >> 18) / 1000)
@@ -96,7 +110,7 @@ def create(
             "sink_uri": document["sink_uri"],
         },
     )
-    info = api.post(_FEEDS, document)
+    info = api.post(_FEEDS, document) if from_data_dir is None else given_over(api, from_data_dir, document)
     if output is Output.json:
         print_json(info)
         return
@@ -104,7 +118,11 @@ def create(
     if left_out:
         typer.echo(f"Not captured, since they have no key: {', '.join(left_out)}. Give them a key.", err=True)
     where = "" if namespace == "default" else f" --namespace {namespace}"
-    typer.echo(f"Created changefeed {info['id']}, starting at {show(info['start_ts'])}.")
+    if from_data_dir is None:
+        typer.echo(f"Created changefeed {info['id']}, starting at {show(info['start_ts'])}.")
+    else:
+        at = show(info["checkpoint_ts"])
+        typer.echo(f"Created changefeed {info['id']}, which continues that of {from_data_dir} at {at}.")
     typer.echo(f"Watch it with: tidemill changefeed query {info['id']}{where}")
 
 

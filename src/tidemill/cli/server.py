@@ -79,7 +79,7 @@ def server(
         bool, typer.Option("--mtls", help="Clients of the API have to show a certificate of the same authority.")
     ] = False,
     cert_allowed_cn: Annotated[
-        str, typer.Option("--cert-allowed-cn", help="And only of these common names, comma separated.")
+        str, typer.Option("--cert-allowed-cn", help="And only of these common names, comma separated; captures, too.")
     ] = "",
     users: Annotated[
         Path | None,
@@ -120,6 +120,7 @@ def server(
         spark_conf=spark_conf_of(spark_conf),
         zone=zone_of(time_zone),
         security=security,
+        allowed_cn=tls.allowed_cn if tls is not None else (),
         etcd_user=EtcdUser(etcd_user, secret) if etcd_user else None,
     )
     waiting = ReadyFile(ready_file)

@@ -84,6 +84,18 @@ class Hindrance:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What a capture says that holds one of its lanes back: it travels to the owner, who makes a hindrance of it.
+    ``since``: Unix time."""
+
+    cause: Cause
+    subject: str
+    detail: str
+    ts: Ts
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class CaptureTables:
     """The tables that one capture has of a changefeed."""
 
@@ -120,13 +132,15 @@ class ChangefeedInfo:
     last_synced_ts: Ts = NO_TS  # of the last change that was written downstream
     error: RunningError | None = None
     warning: RunningError | None = None
+    initial_copy: bool = False  # it copies the rows as of its start-ts first
     tasks: tuple[CaptureTables, ...] = ()  # empty, unless the state is normal
     hindrances: tuple[Hindrance, ...] = ()  # the one that matters most first
 
 
 @dataclass(frozen=True, slots=True)
 class NewChangefeed:
-    """``start_ts`` 0: now. The sink URI and the config have been checked, together and each by itself."""
+    """``start_ts`` 0: now. The sink URI and the config have been checked, together and each by itself. ``state``: of a
+    folder that it continues, as the folder's file says; its start is that one's."""
 
     key: ChangefeedKey
     sink_uri: str = field(repr=False)
@@ -134,6 +148,8 @@ class NewChangefeed:
     target_ts: Ts = NEVER
     config: Document = field(default_factory=dict)
     upstream: UpstreamAccess = UpstreamAccess()
+    initial_copy: bool = False
+    state: Document | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,3 +200,16 @@ def test_words_of_another_owner_or_epoch_have_no_effect() -> None:
         assert agent.receive(replace(dispatch, header=header)) == ()
         assert agent.poll(cluster.executors[dispatch.receiver].holdings) == ((), ())
     assert (dispatch.changefeed, dispatch.sender) == (FEED, OWNER)
+
+
+def test_a_capture_that_comes_back_gets_tables_at_once() -> None:
+    """A rolling restart: the balance that was found a moment ago does not count for one that was not there."""
+    cluster = Cluster(["a", "b"], range(1, 9))
+    cluster.settle()
+    assert sorted(map(len, cluster.placement().values())) == [4, 4]
+    cluster.leave("b")
+    cluster.settle()
+    cluster.join("c")
+    cluster.settle()
+    assert {name: len(tables) for name, tables in cluster.placement().items()} == {"a": 4, "c": 4}
+    assert cluster.seconds < cluster.coordinator.settings.check_balance_seconds

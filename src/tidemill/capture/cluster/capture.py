@@ -63,8 +63,9 @@ class Capture:
         self._session, self._clock, self.info = session, clock, info
         self._registry = Registry(client, keys, session, info)
         self.post = Post(
-            capture, keys.cluster, self._hear, on_overflow=self._overflow, security=options.security, clock=clock
-        )
+            capture, keys.cluster, self._hear, on_overflow=self._overflow, security=options.security,
+            allowed_cn=options.allowed_cn, clock=clock,
+        )  # fmt: skip
         self.snapshot = Snapshot()
         self.feeds: Feeds | None = None
         self.followed: dict[ChangefeedKey, FollowedFeed] = {}
@@ -198,7 +199,9 @@ class Capture:
             task.add_done_callback(self._ending.discard)
         if claim is not None and self.feeds is None:
             log.info("this capture is the owner", capture=self.id, term=claim.revision)
-            self.feeds = Feeds(self.id, claim, self.client, self.keys, self.options, self.post.send, self._clock)
+            self.feeds = Feeds(
+                self.id, claim, self.client, self.keys, self.options, self.post.send, self._clock, self._make_engines
+            )
 
     async def _end_term(self) -> None:
         feeds, self.feeds = self.feeds, None

@@ -6,11 +6,14 @@ from typing import Any, Protocol
 
 from tidemill.capture.cluster.changes import Changes
 from tidemill.capture.cluster.feeds import Feeds
+from tidemill.capture.cluster.hindrances import hindrances, starting
 from tidemill.capture.cluster.options import run_options
 from tidemill.capture.cluster.owning import OwnedFeed
 from tidemill.capture.cluster.server import Serving
+from tidemill.capture.cluster.taking_over import continued, starting_at, state_of
 from tidemill.capture.downstream import Downstream
 from tidemill.capture.etcd.home import EtcdHome
+from tidemill.capture.metadata import ChangefeedState
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.admission import not_found, resume_point, start_of, updated
 from tidemill.errors import (
@@ -23,11 +26,9 @@ from tidemill.errors import (
 from tidemill.model.cluster import (
     AdminJob,
     CaptureTables,
-    Cause,
     ChangefeedInfo,
     ChangefeedUpdate,
     FeedState,
-    Hindrance,
     NewChangefeed,
     UpstreamAccess,
 )
@@ -81,8 +82,8 @@ class ChangefeedOperations:
         feed = self._asked.feeds.owned.get(info.key)
         if feed is None or feed.owner is None:
             at_ts = await self._asked.beside(self._changes.checkpoint_ts, info)
-            hindrances = () if not info.state.is_running else (_starting(info),)
-            return replace(info, checkpoint_ts=at_ts, resolved_ts=at_ts, hindrances=hindrances)
+            why = (starting(info, feed),) if info.state.is_running else ()
+            return replace(info, checkpoint_ts=at_ts, resolved_ts=at_ts, hindrances=why)
         at_ts = max(feed.checkpoint_ts, info.start_ts)
         return replace(
             info,
@@ -90,25 +91,36 @@ class ChangefeedOperations:
             resolved_ts=max(at_ts, feed.resolved_ts),
             puller_resolved_ts=max(at_ts, feed.resolved_ts),
             tasks=_tasks(feed) if info.state is FeedState.NORMAL else (),
-            hindrances=tuple(_hindrances(feed)),
+            hindrances=hindrances(feed),
         )
 
     async def create(self, new: NewChangefeed) -> ChangefeedInfo:
         changes = self._changes
+        state = state_of(new)
         existing = [info.key for info in await self._asked.beside(changes.all)]
+        known = state is not None and new.key in existing and await self._asked.beside(changes.name, new.key)
+        if state is not None and known == state.changefeed_id:
+            return await self.get(new.key)  # it was asked for before, and the answer was lost
         async with self._asked.pd(new.upstream) as pd:
-            now_ts = await pd.get_ts()
-            start_ts = start_of(new, existing, now_ts, await _safepoint(pd))
+            now_ts, safepoint_ts = await pd.get_ts(), await _safepoint(pd)
+            at_ts = start_of(starting_at(new, state), existing, now_ts, safepoint_ts)
             options = self._asked.serving.options
-            draft = changes.draft(new, start_ts, pd.cluster_id)
-            Downstream.of(run_options(options, draft))  # refuses what cannot be
-            home = EtcdHome(
-                self._asked.serving.client, self._asked.serving.keys, new.key, None, options.folder(new.key)
-            )
-            hold = GcHold(pd, await self._asked.beside(home.changefeed_id), _CREATING_TTL_SECONDS)
-            await hold.hold(start_ts)
-            info: ChangefeedInfo = await self._asked.beside(changes.create, draft)
+            draft = changes.draft(new, at_ts if state is None else state.start_ts, pd.cluster_id)
+            place = Downstream.of(run_options(options, draft)).place  # refuses what cannot be
+            if state is not None:
+                state = continued(state, new.key, pd.cluster_id, place)
+            hold = GcHold(pd, await self._name(new.key, state), _CREATING_TTL_SECONDS)
+            await hold.hold(at_ts)
+            info: ChangefeedInfo = await self._asked.beside(changes.create, draft, state)
             return info
+
+    async def _name(self, key: ChangefeedKey, state: ChangefeedState | None) -> str:
+        """By which the upstream knows it."""
+        if state is not None:
+            return state.changefeed_id
+        serving = self._asked.serving
+        home = EtcdHome(serving.client, serving.keys, key, None, serving.options.folder(key))
+        return str(await self._asked.beside(home.changefeed_id))
 
     async def update(self, key: ChangefeedKey, update: ChangefeedUpdate) -> ChangefeedInfo:
         info, revision = await self._asked.beside(self._changes.read, key)
@@ -199,26 +211,6 @@ def _tasks(feed: OwnedFeed) -> tuple[CaptureTables, ...]:
         if holder is not None:
             by_capture.setdefault(holder, []).append(table)
     return tuple(CaptureTables(name, tuple(tables)) for name, tables in sorted(by_capture.items()))
-
-
-def _starting(info: ChangefeedInfo) -> Hindrance:
-    return Hindrance(Cause.STATE, f"changefeed {info.key.id!r}", "is only starting, or ending, on the owner")
-
-
-def _hindrances(feed: OwnedFeed) -> list[Hindrance]:
-    """Why its checkpoint does not move, as far as the owner knows; what matters most first."""
-    owner, found = feed.owner, list[Hindrance]()
-    if owner is None:
-        return found
-    if owner.beside.trouble is not None:
-        found.append(Hindrance(Cause.SINK, "the sink", owner.beside.trouble))
-    if owner.owned.is_ddl_running and owner.owned.barriers.first is not None:
-        first = owner.owned.barriers.first
-        found.append(Hindrance(Cause.DDL, f"the DDL at {first.ts}", "is running downstream", first.ts))
-    missing = [table for table in feed.tables if feed.coordinator.holder(table) is None]
-    if missing:
-        found.append(Hindrance(Cause.CAPTURE, f"table {missing[0]}", f"and {len(missing) - 1} more have no capture"))
-    return found
 
 
 async def _safepoint(pd: PdClient) -> Ts:

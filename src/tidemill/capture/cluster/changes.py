@@ -7,10 +7,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tidemill.capture.cluster.feeds import new_epoch
-from tidemill.capture.etcd.client import Condition, EtcdClient, IsAt, Put
+from tidemill.capture.etcd.client import Change, Condition, EtcdClient, IsAt, Put
 from tidemill.capture.etcd.documents import info_document, read_info
-from tidemill.capture.etcd.home import EtcdHome, removal
+from tidemill.capture.etcd.home import EtcdHome, founding, removal
 from tidemill.capture.etcd.keys import Keys
+from tidemill.capture.metadata import ChangefeedState
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.control.admission import not_found
 from tidemill.errors import ChangefeedExistsError, MetadataError
@@ -43,13 +44,17 @@ class Changes:
             new_epoch(None, self._clock),
             start_ts,
             start_ts,
+            initial_copy=new.initial_copy,
         )
 
-    def create(self, info: ChangefeedInfo) -> ChangefeedInfo:
-        """It is stored when this returns. Raises ChangefeedExistsError."""
+    def create(self, info: ChangefeedInfo, state: ChangefeedState | None = None) -> ChangefeedInfo:
+        """It is stored when this returns. ``state``: where it continues. Raises ChangefeedExistsError."""
         keys = self._keys
         conditions: list[Condition] = [IsAt(keys.info(info.key), 0), IsAt(keys.status(info.key), 0)]
-        if self._client.commit(conditions, [Put(keys.info(info.key), info_document(info))]) is None:
+        changes: list[Change] = [Put(keys.info(info.key), info_document(info))]
+        if state is not None:
+            changes += founding(self._client, keys, info.key, state)
+        if self._client.commit(conditions, changes) is None:
             raise ChangefeedExistsError(
                 f"cannot create changefeed {info.key.id!r} in namespace {info.key.namespace!r}: there is one of that "
                 "name. Choose another name, or remove that one first."

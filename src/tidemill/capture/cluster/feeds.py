@@ -14,6 +14,8 @@ from tidemill.capture.cluster.asking import Asking
 from tidemill.capture.cluster.options import ServerOptions, run_options
 from tidemill.capture.cluster.owning import OwnedFeed, place_of
 from tidemill.capture.cluster.snapshot import Snapshot, Stored
+from tidemill.capture.cluster.workplace import MakeEngines
+from tidemill.capture.engines import Engines
 from tidemill.capture.etcd.client import EtcdClient, IsAt, Put
 from tidemill.capture.etcd.documents import info_document
 from tidemill.capture.etcd.election import Claim
@@ -51,7 +53,9 @@ class Feeds:
         options: ServerOptions,
         post: Callable[[Letter], None],
         clock: Clock = SYSTEM_CLOCK,
+        make_engines: MakeEngines = Engines,
     ) -> None:
+        self._make_engines = make_engines
         self._me, self.claim, self._client, self._keys = me, claim, client, keys
         self._options, self._post, self._clock = options, post, clock
         self.owned: dict[ChangefeedKey, OwnedFeed] = {}
@@ -139,9 +143,11 @@ class Feeds:
         try:
             options = run_options(self._options, stored.info)
             home = EtcdHome(self._client, self._keys, key, self.claim, options.data_dir)
+            place, log_file = place_of(self._me, self.claim.revision, stored.info), self._options.data_dir / "spark.log"
             feed = OwnedFeed(
-                place_of(self._me, self.claim.revision, stored.info), options, home, self._post, self._clock
-            )
+                place, options, home, self._post,
+                lambda to: self._make_engines(options, to.place, to.traits, log_file), self._clock,
+            )  # fmt: skip
         except TidemillError as error:
             self._fail(stored, error)
             return

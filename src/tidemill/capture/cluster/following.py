@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from tidemill.capture.cluster.executor import TableExecutor
 from tidemill.capture.cluster.link import PostedLink
+from tidemill.capture.cluster.watching import LaneWatch
 from tidemill.capture.cluster.workplace import Workplace
 from tidemill.capture.lanes import RunningLane
 from tidemill.capture.peers.letters import Body, Failed, Letter, letter_of
@@ -32,11 +33,12 @@ _SAY_AGAIN_SECONDS = 1.0
 class _Work:
     """For one owner."""
 
-    def __init__(self, name: str, workplace: Workplace, send: Callable[[Body], None]) -> None:
+    def __init__(self, name: str, workplace: Workplace, send: Callable[[Body], None], clock: Clock) -> None:
         self.name = name
         self.link = PostedLink(send, self._forget)
         self._workplace = workplace
         self.executor = TableExecutor(self._open)
+        self.watch = LaneWatch(send, clock)
 
     def _forget(self, ts: Ts) -> None:
         """Of the schema. What is being prepared is behind what the owner knows of."""
@@ -115,7 +117,7 @@ class FollowedFeed:
 
     def _begin_anew(self) -> None:
         self._end_work()
-        self._work = _Work(self._agent.epoch, self._workplace, self._send)
+        self._work = _Work(self._agent.epoch, self._workplace, self._send, self._clock)
 
     def _end_work(self) -> None:
         if self._work is not None:
@@ -141,6 +143,7 @@ class FollowedFeed:
             return
         if failure is not None:
             self._say_failure(failure)
+        work.watch.poll(self.lanes)
         commands, messages = self._agent.poll(work.executor.holdings)
         for command in commands:
             work.executor.obey(command)

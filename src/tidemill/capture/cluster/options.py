@@ -32,6 +32,7 @@ class ServerOptions:
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     zone: str = "UTC"
     security: Security = PLAIN  # to PD, TiKV, etcd and other captures
+    allowed_cn: tuple[str, ...] = ()  # of other captures' certificates, beside their authority; empty: any
     etcd_user: EtcdUser | None = field(default=None, repr=False)
     gc_ttl_seconds: int = _GC_TTL_SECONDS
 
@@ -58,4 +59,5 @@ def run_options(server: ServerOptions, info: ChangefeedInfo) -> RunOptions:
         security=security,
         name=info.key.id,
         gc_ttl_seconds=server.gc_ttl_seconds,
+        initial_copy=info.initial_copy,
     )

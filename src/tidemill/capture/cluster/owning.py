@@ -15,7 +15,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tidemill.capture.cluster.asking import Asking
+from tidemill.capture.cluster.first_copy import FirstCopy, name_of_copy
+from tidemill.capture.cluster.watching import HeldLanes
 from tidemill.capture.downstream import Downstream
+from tidemill.capture.engines import Engines
 from tidemill.capture.etcd.home import EtcdHome
 from tidemill.capture.metadata import ChangefeedState, StateWriter
 from tidemill.capture.opening import Opened, Opening
@@ -27,6 +30,7 @@ from tidemill.capture.peers.letters import (
     AskSinkState,
     Body,
     Failed,
+    HeldBack,
     Letter,
     OrdersAre,
     Said,
@@ -83,9 +87,12 @@ class OwnedFeed:
         options: RunOptions,
         home: EtcdHome,
         post: Callable[[Letter], None],
+        engines: Callable[[Downstream], Engines],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Raises a UsageError for a sink or a config that cannot be."""
+        """``engines``: for its initial copy, where it has one. Raises a UsageError for a sink or a config that cannot
+        be."""
+        self._engines = engines
         self.place, self._options, self._home, self._post, self._clock = place, options, home, post, clock
         self.downstream = Downstream.of(options)
         security = options.security or options.config.security
@@ -99,6 +106,7 @@ class OwnedFeed:
         self._sink: OwnerSink | None = None
         self._opened: Opened | None = None
         self.owner: ChangefeedOwner | None = None
+        self.copying: FirstCopy | None = None
         self.coordinator = Coordinator(place.me, place.changefeed, place.revision, place.epoch)
         self._starting: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
@@ -112,6 +120,7 @@ class OwnedFeed:
         self._tables: tuple[tuple[object, ...], tuple[TableId, ...]] = ((), ())
         self._told: ChangefeedState | None = None  # what was saved when all were told
         self._failure: BaseException | None = None
+        self.held = HeldLanes()
 
     # Its life.
 
@@ -121,8 +130,14 @@ class OwnedFeed:
     async def _start(self) -> None:
         await self._pd.connect()
         opened = self._opened = await self._opening.run(self._pd)
+        state = opened.state
+        if state.copied is not None:
+            name = name_of_copy(self.place.revision, self.place.epoch)
+            self.copying = FirstCopy(name, self.downstream, self._engines(self.downstream), self._home)
+            state = await self.copying.run(self._pd, opened)
+            self.copying = None
         owner = ChangefeedOwner(
-            opened.feed, opened.sink, opened.state, self._states, target_ts=opened.target_ts,
+            opened.feed, opened.sink, state, self._states, target_ts=opened.target_ts,
             config=self._options.config, orders_ddls=self.downstream.traits.orders_ddls,
             is_together=self.downstream.traits.is_together, clock=self._clock,
         )  # fmt: skip
@@ -130,7 +145,7 @@ class OwnedFeed:
         self.owner = owner
         owner.start()
         self._following = asyncio.create_task(opened.feed.run())
-        log.info("owning a changefeed", changefeed=str(self.place.changefeed), checkpoint_ts=opened.state.checkpoint_ts)
+        log.info("owning a changefeed", changefeed=str(self.place.changefeed), checkpoint_ts=state.checkpoint_ts)
 
     @property
     def failure(self) -> BaseException | None:
@@ -221,6 +236,8 @@ class OwnedFeed:
                     self._lanes.pop(report.processor, None)
             case AskSinkState(number):
                 self._asking.begin(self._tell_sink_state(owner, sender, epoch, number))
+            case HeldBack(by):
+                self.held.note(sender, epoch, by)
             case Failed(code, message, is_retryable):
                 self._failure = self._failure or ProcessorError(code, message, is_retryable)
 
@@ -302,6 +319,7 @@ class OwnedFeed:
         """Nothing that this processor still does has an effect when it is done, and nothing that it says counts."""
         whose = (fence.capture, fence.epoch)
         self._fenced.add(whose)
+        self.held.forget(*whose)
         lanes = [lane for lane, each in self._lanes.items() if each == whose]
         await self._dismiss(owner, lanes)
         written_ts = await self._pd.get_ts()

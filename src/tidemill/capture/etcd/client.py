@@ -13,7 +13,7 @@ import grpc
 
 from tidemill._pb import etcdserverpb_pb2 as pb
 from tidemill._pb import etcdserverpb_pb2_grpc as stubs
-from tidemill.certificates import read_pem
+from tidemill.certificates import read_pem, stamps_of
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.errors import MetadataError, MetadataUnavailableError, SessionLostError, UsageError
 from tidemill.log import get_logger
@@ -127,6 +127,7 @@ class EtcdClient:
         self._security, self._user, self._clock = security, user, clock
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
+        self._stamps = stamps_of(security)
         self._now_at = 0  # of the addresses, the one that answered last
         self._token: str | None = None
         self._is_closed = threading.Event()
@@ -217,6 +218,7 @@ class EtcdClient:
                 if not self._is_worth_a_try(error):
                     raise _refused(what, error) from error
                 failure = error
+            self._renew_channel()
             tries += 1
             pause = _RETRY.pause_seconds(tries)
             is_late = self._clock.monotonic() - began + pause >= deadline_seconds
@@ -248,6 +250,13 @@ class EtcdClient:
             if channel is None:
                 channel = self._channels[address] = _open(address, self._security)
             return channel
+
+    def _renew_channel(self) -> None:
+        """Where the certificates are others than it was opened with."""
+        if self._security.is_tls and stamps_of(self._security) != self._stamps:
+            with self._lock:
+                self._channels.clear()  # not closed: another thread may be about to use them
+                self._stamps = stamps_of(self._security)
 
     def _unreachable(self, what: str, error: Exception) -> MetadataUnavailableError:
         detail = error.details() if isinstance(error, grpc.RpcError) else str(error)

@@ -14,6 +14,8 @@ from tidemill.model.cluster import AdminJob, CaptureInfo, ChangefeedInfo, FeedSt
 from tidemill.model.schedule import CaptureId, ChangefeedKey
 from tidemill.model.ts import Ts
 
+_INITIAL_COPY = "tidemill-initial-scan"  # TiCDC's readers pass over what they do not know
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -62,6 +64,7 @@ def read_capture(value: bytes, owner: CaptureId | None, cluster: str) -> Capture
 
 
 def info_document(info: ChangefeedInfo) -> bytes:
+    ours = {_INITIAL_COPY: True} if info.initial_copy else {}
     return orjson.dumps(
         {
             "upstream-id": info.upstream_id,
@@ -80,6 +83,7 @@ def info_document(info: ChangefeedInfo) -> bytes:
             "warning": _error_document(info.warning),
             "creator-version": info.creator_version,
             "epoch": info.epoch,
+            **ours,
         }
     )
 
@@ -106,6 +110,7 @@ def read_info(value: bytes, key: ChangefeedKey, state: ChangefeedState | None = 
             at_ts,
             error=_read_error(found.get("error")),
             warning=_read_error(found.get("warning")),
+            initial_copy=bool(found.get(_INITIAL_COPY)),
         )
     except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise MetadataError(

@@ -81,7 +81,7 @@ class EtcdHome:
     def save(self, state: ChangefeedState) -> None:
         if self._claim is None:
             raise SupersededError(f"changefeed {self._changefeed} is another capture's; this one only reads.")
-        value, puts = self._packed(zlib.compress(state_document(state), 1))
+        value, puts = self.packed(state)
         for put in puts:
             self._write_part(put)
         key, keys = self._keys.state(self._changefeed), [put.key for put in puts]
@@ -126,7 +126,9 @@ class EtcdHome:
         if self._client.commit([self._claim.condition], [put]) is None:
             raise self._superseded()
 
-    def _packed(self, content: bytes) -> tuple[bytes, list[Put]]:
+    def packed(self, state: ChangefeedState) -> tuple[bytes, list[Put]]:
+        """The value of the state's key, and the parts that it speaks of, where it is large."""
+        content = zlib.compress(state_document(state), 1)
         self._number += 1
         if len(content) <= _LARGEST_VALUE:
             # The number makes each save's value its own: that tells whether one with a lost answer was carried out.
@@ -150,6 +152,18 @@ class EtcdHome:
             if found is None:
                 raise ValueError(f"{key} is missing")
             yield found.value
+
+
+def founding(client: EtcdClient, keys: Keys, changefeed: ChangefeedKey, state: ChangefeedState) -> list[Change]:
+    """What makes a new changefeed continue where ``state`` is, for the transaction that creates it. Blocks."""
+    value, parts = EtcdHome(client, keys, changefeed, None, Path()).packed(state)
+    for part in parts:  # they do not count before the state does that names them
+        client.commit([IsAt(keys.state(changefeed), 0)], [part])
+    return [
+        Put(keys.state(changefeed), value),
+        Put(keys.status(changefeed), status_document(state, None)),
+        Put(keys.name(changefeed), state.changefeed_id.encode()),
+    ]
 
 
 def removal(keys: Keys, changefeed: ChangefeedKey) -> list[Delete]:

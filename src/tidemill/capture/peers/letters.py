@@ -1,7 +1,7 @@
 """What captures say to each other about a changefeed. Values: they travel.
 
     owner ── Heartbeat, Dispatch, OrdersAre, Admitted, SinkStateIs ─────────────────► agent
-    owner ◄── HeartbeatResponse, DispatchResponse, Said, Admit, AskSinkState, Failed ── agent
+    owner ◄── HeartbeatResponse, DispatchResponse, Said, Admit, AskSinkState, Failed, HeldBack ── agent
 
 The first two of each side are the scheduler's (``model.schedule``); the others are what a processor and its owner say
 on one machine by calls (``capture.link``). The header tells of which term and epoch a letter is; one of another has no
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tidemill.model.cluster import Held
 from tidemill.model.orders import Assignment, Orders, Report
 from tidemill.model.progress import Checkpoints
 from tidemill.model.schedule import (
@@ -77,6 +78,13 @@ class Failed:
     is_retryable: bool
 
 
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """What holds back the lanes of a capture at the moment, for people. It takes the place of what was said before."""
+
+    by: tuple[Held, ...]
+
+
 Body = (
     Dispatch
     | DispatchResponse
@@ -89,6 +97,7 @@ Body = (
     | OrdersAre
     | Said
     | Failed
+    | HeldBack
 )
 
 
@@ -110,8 +119,8 @@ class Letter:
 
     @property
     def is_said_again(self) -> bool:
-        """Whether nothing is lost where it is not sent, since the next heartbeat says as much."""
-        return isinstance(self.body, Dispatch | DispatchResponse | Heartbeat | HeartbeatResponse)
+        """Whether nothing is lost where it is not sent, since it is said again before long."""
+        return isinstance(self.body, Dispatch | DispatchResponse | Heartbeat | HeartbeatResponse | HeldBack)
 
 
 def letter_of(message: Message) -> Letter:

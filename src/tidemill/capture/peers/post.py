@@ -6,7 +6,7 @@ that has begun anew has another id, and is another one. Letters to oneself take 
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from tidemill._pb import clusterpb_pb2_grpc as stubs
 from tidemill.capture.peers.letters import Letter
 from tidemill.capture.peers.stream import Inbox, Outbox, OverflowedError
 from tidemill.capture.peers.values import pack, unpack
-from tidemill.certificates import load_files, read_pem
+from tidemill.certificates import load_files, read_pem, stamps_of
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.errors import PeerMessageError, UsageError
 from tidemill.log import get_logger
@@ -58,9 +58,12 @@ class Post:
         *,
         on_overflow: Callable[[CaptureId], None],
         security: Security = PLAIN,
+        allowed_cn: Collection[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """``on_overflow``: a letter could not be taken to this capture, and the one who wrote it has to begin anew."""
+        """``on_overflow``: a letter could not be taken to this capture, and the one who wrote it has to begin anew.
+        ``allowed_cn``: whose certificates are good; empty: any of our authority."""
+        self._allowed_cn = frozenset(allowed_cn)
         self.capture, self.cluster = capture, cluster
         self._hear, self._on_overflow, self._security, self._clock = hear, on_overflow, security, clock
         self._session = int(clock.now() * 1e9)  # ascends, also where a capture keeps its id
@@ -144,6 +147,11 @@ class Post:
 
     async def Exchange(self, packets: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         inbox: Inbox | None = None
+        stranger = _stranger(context.auth_context(), self._allowed_cn)
+        if stranger is not None:
+            log.error("a capture is not let in", sender=context.peer(), reason=stranger)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, stranger)
+            return
         async for packet in packets:
             if packet.HasField("hello"):
                 inbox = self._greet(packet.hello)
@@ -245,12 +253,46 @@ class _Sender:
             await self._wakes.wait()
 
 
+def _stranger(shown: Mapping[str, Sequence[bytes]], allowed: Collection[str]) -> str | None:
+    """Why whoever has shown this certificate, as gRPC describes it, is not let in. None: it is."""
+    names = {name.decode(errors="replace") for name in shown.get("x509_common_name", ())}
+    if not allowed or names & set(allowed):
+        return None
+    return f"the name in its certificate, {', '.join(sorted(names)) or 'none'}, is not among --cert-allowed-cn"
+
+
 def _credentials(security: Security) -> Any:
-    """Of the server; None: plain text. Where there are certificates, a client has to show one of the same authority."""
+    """Of the server; None: plain text. Where there are certificates, a client has to show one of the same authority.
+    They are read again when their files have changed."""
     if not security.is_tls:
         return None
     if not security.cert_path:
         raise UsageError("captures prove to each other who they are: give --cert and --key beside --ca.")
-    load_files(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), security)  # says which file cannot be used
-    pair = (read_pem(security.key_path), read_pem(security.cert_path))
-    return grpc.ssl_server_credentials([pair], read_pem(security.ca_path), require_client_auth=True)
+    newest = _Certificates(security)
+    return grpc.dynamic_ssl_server_credentials(newest.read(), newest.renewed, require_client_authentication=True)
+
+
+class _Certificates:
+    """For gRPC, which asks at each handshake, in threads of its own."""
+
+    def __init__(self, security: Security) -> None:
+        self._security = security
+        self._seen = stamps_of(security)
+
+    def read(self) -> Any:
+        security = self._security
+        load_files(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), security)  # says which file cannot be used
+        pair = (read_pem(security.key_path), read_pem(security.cert_path))
+        return grpc.ssl_server_certificate_configuration([pair], read_pem(security.ca_path))
+
+    def renewed(self) -> Any:
+        """None: the former ones hold."""
+        stamps = stamps_of(self._security)
+        if stamps == self._seen:
+            return None
+        self._seen = stamps
+        try:
+            return self.read()
+        except UsageError as error:
+            log.error("certificates cannot be used; the former ones hold", reason=str(error))
+            return None

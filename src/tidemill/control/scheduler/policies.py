@@ -43,6 +43,7 @@ class Requests:
     drained: CaptureId | None = None
     is_rebalance_asked: bool = False
     next_check_seconds: float = -inf
+    checked_for: tuple[CaptureId, ...] = ()  # who was there at the last check
 
 
 class View:
@@ -205,15 +206,19 @@ def rebalance(view: View, requests: Requests) -> Plan:
 
 
 def balance(view: View, requests: Requests, now_seconds: float) -> Plan:
-    """Every ``check_balance_seconds``, and again at once while there was something to do."""
-    if now_seconds < requests.next_check_seconds or view.captures.stopping or requests.drained is not None:
+    """Every ``check_balance_seconds``, and again at once while there was something to do, or when a capture has come:
+    after a restart it is not to stand idle until the minute is over."""
+    working = tuple(view.working)
+    is_due = now_seconds >= requests.next_check_seconds or not set(working) <= set(requests.checked_for)
+    if not is_due or view.captures.stopping or requests.drained is not None:
         return Plan()
-    if not view.is_settled or len(view.working) < 2:
+    if not view.is_settled or len(working) < 2:
         return Plan()
     by_capture = {c: view.tables_of(c) for c in view.working}
     moves = even_out(by_capture) or calm(by_capture, view.traffic)
     if not moves:
         requests.next_check_seconds = now_seconds + view.settings.check_balance_seconds
+        requests.checked_for = working
         return Plan()
     most = view.settings.move_table_batch_size
     tasks = [MoveTables(tuple(tables[:most]), c) for (_, c), tables in moves.items()]

@@ -13,6 +13,7 @@ frontier, stand still before it: ``stats().slowest`` names the region, and ``sta
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -75,6 +76,8 @@ class PullerStats:
     waiting_changes: int  # prewritten, not yet committed
     slowest: SlowestRegion | None
     resolved_transactions: int  # abandoned, whose locks were resolved
+    # By region that stands still: the start-ts of the oldest one that lives.
+    open_transactions: Mapping[int, Ts] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -169,6 +172,7 @@ class Puller:
             waiting_changes=self._feed.waiting_changes,
             slowest=_slowest_region(slowest) if slowest is not None else None,
             resolved_transactions=self._unblocker.resolved_transactions if self._unblocker is not None else 0,
+            open_transactions=dict(self._unblocker.open_transactions) if self._unblocker is not None else {},
         )
 
     # What the change stream's client reports: Puller is its FeedListener.

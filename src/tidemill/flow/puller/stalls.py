@@ -89,6 +89,7 @@ class Unblocker:
         self._watch = StallWatch(when)
         self._is_unknown = False  # a store has said that it does not know how to resolve locks
         self.resolved_transactions = 0
+        self.open_transactions: dict[int, Ts] = {}  # by region that stands still: the oldest that lives, its start-ts
 
     async def run(self, coverages: Callable[[], Iterable[Coverage]]) -> None:
         """Until cancelled. What goes wrong is logged and tried again: a changefeed never fails over a lock."""
@@ -104,6 +105,8 @@ class Unblocker:
 
     async def _examine(self, coverages: list[Coverage]) -> None:
         standing = self._watch.standing(coverages, self._clock.monotonic())
+        regions = {registration.region.id for coverage in standing for registration in coverage.registrations}
+        self.open_transactions = {i: ts for i, ts in self.open_transactions.items() if i in regions}
         if not standing:
             return
         present = await self._pd.get_ts()
@@ -133,6 +136,10 @@ class Unblocker:
         except UpstreamError as error:
             log.warning("locks not resolved; trying again", region=region, resolved_ts=reached, error=error)
             return
+        self.open_transactions.pop(region, None)
+        living = [one.start_ts for one in found if isinstance(one.fate, Alive)]
+        if living:
+            self.open_transactions[region] = Ts(min(living))
         for one in found:
             facts = {"region": region, "resolved_ts": reached, "start_ts": one.start_ts, "locks": one.locks}
             match one.fate:
