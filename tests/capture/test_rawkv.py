@@ -28,8 +28,8 @@ from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.options import RunOptions
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkUnavailableError, UsageError
+from tidemill.model.keys import KeyRange
 from tidemill.model.security import PLAIN
-from tidemill.source.keyrange import KeyRange
 from tidemill.verify.rawkv import Cluster, KeyReport, compare_keys
 
 SEED = 20261119
@@ -48,6 +48,8 @@ class Scene:
         stack.callback(self.writer.close)
         self.watcher = Watcher(self.loop, self.target)
         stack.callback(self.watcher.close)
+        for key in (b"cold/0100", b"cold/0250", b"hot/2"):
+            self.source.split(b"r\0\0\0" + key)
         self.start_ts = KeyRange().before(self.source.tso())
 
     def options(self, **more: Any) -> RunOptions:
@@ -123,16 +125,18 @@ def assert_it_came_too_late(run: Run) -> None:
 
 
 @contextmanager
-def process(scene: Scene) -> Iterator[subprocess.Popen[str]]:
+def process(scene: Scene, start: str = "", says: str = "running\n") -> Iterator[subprocess.Popen[str]]:
+    """Given when it ``says`` so."""
     uri = str(scene.options().sink_uri)
-    words = ["-m", "tests.capture.rawkv", scene.source.pd_address, uri, str(scene.folder), str(scene.start_ts)]
+    words = ["-m", "tests.capture.rawkv", scene.source.pd_address, uri, str(scene.folder), start or str(scene.start_ts)]
     with (
         (scene.folder / "said").open("a") as said,
         subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=said, text=True) as started,
     ):
         try:
             assert started.stdout is not None
-            assert started.stdout.readline() == "running\n", (scene.folder / "said").read_text()
+            while (line := started.stdout.readline()) != says:
+                assert line, (scene.folder / "said").read_text()
             yield started
         finally:
             started.kill()
@@ -193,3 +197,25 @@ def test_a_data_dir_belongs_to_one_range_of_keys(scene: Scene) -> None:
         asyncio.run(opened(keys=KeyRange(b"a")))
     with pytest.raises(UsageError, match="data-dir belongs to a changefeed into tikv"):
         asyncio.run(opened(keys=None, sink_uri="blackhole://"))
+
+
+@pytest.mark.rounds
+def test_a_copy_that_is_killed_twice_continues_and_then_follows_what_was_written_meanwhile(scene: Scene) -> None:
+    for number in range(2, 400, 5):
+        scene.source.split(b"r\0\0\0cold/%04d" % number)
+    scene.writer.steps(STEPS)
+    copied: list[dict[str, str]] = []
+    for _ in range(2):
+        with process(scene, "copy", says="copied some\n") as killed:
+            os.kill(killed.pid, signal.SIGKILL)
+        copied.append(json.loads((scene.folder / "data" / "changefeed.json").read_text())["copied"])
+        scene.writer.steps(STEPS // 3)  # deletes, and values that end, of keys that were copied and of others
+    first, second = copied
+    assert all(first[part] <= second[part] for part in first)
+    assert first != second  # it has not begun anew
+    with process(scene, "copy"):
+        scene.writer.steps(STEPS // 3)
+        report = scene.compare()
+    assert report.is_equal, "\n".join(report.lines())
+    assert sum(part.upstream.pairs for part in report.parts) > len(HOT)
+    assert scene.watcher.moved_back() == []

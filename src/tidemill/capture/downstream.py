@@ -9,7 +9,7 @@ from tidemill.flow.dispatcher import Dispatching
 from tidemill.flow.encoder import RawJson
 from tidemill.flow.filter import TableFilter
 from tidemill.flow.pipeline import Pipeline
-from tidemill.flow.rawkv import raw_table
+from tidemill.flow.rawkv import check_pattern, key_table
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ts import Ts
 from tidemill.sinks import SinkOptions, Traits, place_of, read_sink_uri
@@ -50,7 +50,8 @@ class Downstream:
 
 def check_fit(options: RunOptions, sink: SinkOptions) -> None:
     """Raises UsageError where the sink does not take what is captured, or it cannot be captured so."""
-    if options.keys is None:
+    keys = options.keys
+    if keys is None:
         if isinstance(sink, TikvOptions) or _is_raw(sink):
             raise UsageError(
                 f"{sink.safe_uri} takes keys and values of RawKV, and this changefeed captures tables. Run it by "
@@ -62,15 +63,12 @@ def check_fit(options: RunOptions, sink: SinkOptions) -> None:
             f"{sink.safe_uri} takes tables, and keys of RawKV are captured. They go to tikv://pd-host:2379, to files "
             f"with protocol={RawJson.name}, or to blackhole://."
         )
-    if options.config.event_filters or not TableFilter(options.config).captures(raw_table("any", Ts(0))):
+    check_pattern(keys.filter.key_pattern, "key-pattern")
+    check_pattern(keys.filter.value_pattern, "value-pattern")
+    if options.config.event_filters or not TableFilter(options.config).captures(key_table(keys.api, "any", Ts(0))):
         raise UsageError(
             "the changefeed's file has filters, which are for tables, and keys of RawKV are captured. Take them out "
             "and choose keys by --start-key and --end-key."
-        )
-    if options.initial_copy:
-        raise UsageError(
-            "--initial-scan copies tables, and keys of RawKV are captured. Copy the range with TiKV-BR, then start "
-            "from the copy's ts by --start-ts."
         )
 
 
