@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.capture.rawkv import Run, running
@@ -28,7 +29,7 @@ from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.options import RunOptions
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkUnavailableError, UsageError
-from tidemill.model.keys import KeyRange
+from tidemill.model.keys import KeyFilter, KeyRange
 from tidemill.model.security import PLAIN
 from tidemill.verify.rawkv import Cluster, KeyReport, compare_keys
 
@@ -185,6 +186,38 @@ def test_files_hold_each_change_of_a_range_as_a_line(scene: Scene) -> None:
         if line["op"] == "put" and line.get("expiry", time.time() + 60) > time.time():
             held[key] = base64.b64decode(line["value"])
     assert held == scene.writer.pairs(keys.start, keys.end)
+
+
+def test_parquet_files_hold_each_change_of_two_ranges_that_passes_the_filter(scene: Scene) -> None:
+    scene.writer.steps(STEPS)
+    chosen = KeyFilter((b"cold/",), "[02468]$")
+    keys = KeyRange(
+        b"cold/0100",
+        b"cold/0200",
+        safe_interval_seconds=0.2,
+        more=((b"cold/0300", b"hot/3"),),
+        filter=chosen,
+        span_count=3,
+    )
+    end_ts, uri = scene.source.tso(), f"file://{scene.folder}/files?protocol=parquet"
+
+    async def story() -> None:
+        async with running(scene.options(sink_uri=uri, keys=keys), scene.folder / "run") as run:
+            await until(run, lambda: run.owner.owned.checkpoint_ts >= end_ts, "the end")
+
+    asyncio.run(story())
+    paths = list(scene.folder.rglob("files/rawkv/DEFAULT-*/**/*.parquet"))
+    found = {path.relative_to(scene.folder / "files/rawkv").parts[0] for path in paths}
+    assert found == {"DEFAULT-1", "DEFAULT-2"}  # the third part has keys of another prefix alone
+    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    assert len({(row["key"], row["_commit_ts"]) for row in rows}) == len(rows)
+    held: dict[bytes, bytes] = {}
+    for row in sorted(rows, key=lambda row: int(row["_commit_ts"])):
+        held.pop(row["key"], None)
+        if row["_op"] != "D" and (row["expire_seconds"] or time.time() + 60) > time.time():
+            held[row["key"]] = row["value"]
+    there = {**scene.writer.pairs(b"cold/0100", b"cold/0200"), **scene.writer.pairs(b"cold/0300", b"hot/3")}
+    assert held == {key: value for key, value in there.items() if key[:5] == b"cold/" and key[-1:] in b"02468"}
 
 
 def test_a_data_dir_belongs_to_one_range_of_keys(scene: Scene) -> None:

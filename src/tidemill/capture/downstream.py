@@ -6,7 +6,7 @@ from tidemill.capture.options import RunOptions
 from tidemill.config.changefeed import sink_parameters
 from tidemill.errors import ConfigError, UsageError
 from tidemill.flow.dispatcher import Dispatching
-from tidemill.flow.encoder import RawJson
+from tidemill.flow.encoder import RawAvro, RawJson, RawJsonQueue
 from tidemill.flow.filter import TableFilter
 from tidemill.flow.pipeline import Pipeline
 from tidemill.flow.rawkv import check_pattern, key_table
@@ -14,6 +14,8 @@ from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ts import Ts
 from tidemill.sinks import SinkOptions, Traits, place_of, read_sink_uri
 from tidemill.sinks.files import Scheme, SinkConfig
+from tidemill.sinks.kafka import KafkaOptions
+from tidemill.sinks.lake import LakeKind, LakeOptions
 from tidemill.sinks.tikv import TikvOptions
 
 
@@ -58,10 +60,11 @@ def check_fit(options: RunOptions, sink: SinkOptions) -> None:
                 "tidemill run with --start-key and --end-key (both empty: the whole keyspace), or choose another sink."
             )
         return
-    if not (isinstance(sink, TikvOptions) or _is_raw(sink) or _is_blackhole(sink)):
+    if not (isinstance(sink, TikvOptions) or _is_raw(sink) or _is_parquet(sink) or _is_blackhole(sink)):
         raise UsageError(
-            f"{sink.safe_uri} takes tables, and keys of RawKV are captured. They go to tikv://pd-host:2379, to files "
-            f"with protocol={RawJson.name}, or to blackhole://."
+            f"{sink.safe_uri} takes tables, and keys are captured. They go to tikv://pd-host:2379, to Kafka with "
+            f"protocol={RawJson.name} or {RawAvro.name}, to files with protocol={RawJson.name} or parquet, or to "
+            "blackhole://."
         )
     check_pattern(keys.filter.key_pattern, "key-pattern")
     check_pattern(keys.filter.value_pattern, "value-pattern")
@@ -73,7 +76,13 @@ def check_fit(options: RunOptions, sink: SinkOptions) -> None:
 
 
 def _is_raw(sink: SinkOptions) -> bool:
+    if isinstance(sink, KafkaOptions):
+        return isinstance(sink.protocol, RawJsonQueue | RawAvro)
     return isinstance(sink, SinkConfig) and isinstance(sink.protocol, RawJson)
+
+
+def _is_parquet(sink: SinkOptions) -> bool:
+    return isinstance(sink, LakeOptions) and sink.kind is LakeKind.PARQUET
 
 
 def _is_blackhole(sink: SinkOptions) -> bool:
