@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,13 @@ from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.options import RunOptions
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkUnavailableError, UsageError
-from tidemill.model.keys import KeyFilter, KeyRange
+from tidemill.model.keys import KeyApi, KeyFilter, KeyRange
 from tidemill.model.security import PLAIN
+from tidemill.model.ts import Ts
+from tidemill.upstream.keyspace import TXN_V1, txn_v2
+from tidemill.upstream.pd import PdClient
+from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.txn import TxnClient
 from tidemill.verify.rawkv import Cluster, KeyReport, compare_keys
 
 SEED = 20261119
@@ -252,3 +257,51 @@ def test_a_copy_that_is_killed_twice_continues_and_then_follows_what_was_written
     assert report.is_equal, "\n".join(report.lines())
     assert sum(part.upstream.pairs for part in report.parts) > len(HOT)
     assert scene.watcher.moved_back() == []
+
+
+@pytest.mark.parametrize("api_version", [1, 2])
+def test_keys_of_transactions_are_captured_without_sql_behind_a_copy(tmp_path: Path, api_version: int) -> None:
+    keyspace = {1: TXN_V1, 2: txn_v2()}[api_version]
+    keys = KeyRange(b"a", b"q", api=KeyApi.txn)
+
+    async def commit(pd: PdClient, puts: dict[bytes, bytes], deletes: Sequence[bytes] = ()) -> Ts:
+        client = TxnClient(pd, RegionCache(pd), keyspace=keyspace)
+        try:
+            transaction = await client.begin()
+            for key, value in puts.items():
+                transaction.put(key, value)
+            for key in deletes:
+                transaction.delete(key)
+            return await transaction.commit()
+        finally:
+            await client.close()
+
+    async def story(source: EmbeddedUpstream) -> tuple[Ts, Ts, Ts]:
+        async with PdClient(source.pd_address) as pd:
+            await commit(pd, {b"a": b"0", b"b": b"0", b"z": b"0"})
+            await commit(pd, {b"a": b"1"}, [b"b"])
+            uri = f"file://{tmp_path}/files?protocol=rawkv-json&date-separator=none"
+            options = RunOptions(
+                pd=source.pd_address, sink_uri=uri, data_dir=tmp_path / "data", keys=keys, initial_copy=True
+            )
+            async with running(options, tmp_path / "run") as run:
+                start_ts = run.owner.state.start_ts
+                first_ts = await commit(pd, {b"c": b"2", b"a": b"2", b"zz": b"2"})
+                end_ts = await commit(pd, {b"d": b"x" * 1000}, [b"a"])
+                await until(run, lambda: run.owner.owned.checkpoint_ts >= end_ts, "the end")
+        return start_ts, first_ts, end_ts
+
+    with EmbeddedUpstream.start(api_version=api_version, resolved_interval_seconds=0.05) as source:
+        moments = asyncio.run(story(source))
+    paths = tmp_path.rglob("files/txnkv/DEFAULT/**/CDC*.json")
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    assert {line["ts"] for line in lines} == set(moments)
+    copied, first, second = ([line for line in lines if line["ts"] == ts] for ts in moments)
+    assert [said(line) for line in copied] == [(b"a", b"1")]
+    assert sorted(map(said, first)) == [(b"a", b"2"), (b"c", b"2")]
+    assert sorted(map(said, second)) == [(b"a", b""), (b"d", b"x" * 1000)]
+
+
+def said(line: dict[str, Any]) -> tuple[bytes, bytes]:
+    assert line["op"] == ("put" if "value" in line else "delete")
+    return base64.b64decode(line["key"]), base64.b64decode(line.get("value", ""))

@@ -64,6 +64,7 @@ BASE: dict[str, str | None] = {"pd": "{source}", "sink-uri": "tikv://{target}", 
         pytest.param(
             {"sink-uri": FILES}, 2, "takes keys and values of RawKV, and this", id="tables for a sink of keys"
         ),
+        pytest.param({"kv-api": "txn"}, 2, "those of transactions are captured", id="transactions into RawKV"),
         pytest.param({"sink-uri": "tikv://{target}/x"}, 2, "has a path", id="a path in the URI"),
         pytest.param({"start-ts": "2090-01-01"}, 2, "lies in the future", id="a start in the future"),
     ],

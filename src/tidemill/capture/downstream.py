@@ -11,6 +11,7 @@ from tidemill.flow.filter import TableFilter
 from tidemill.flow.pipeline import Pipeline
 from tidemill.flow.rawkv import check_pattern, key_table
 from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.keys import KeyApi
 from tidemill.model.ts import Ts
 from tidemill.sinks import SinkOptions, Traits, place_of, read_sink_uri
 from tidemill.sinks.files import Scheme, SinkConfig
@@ -65,6 +66,11 @@ def check_fit(options: RunOptions, sink: SinkOptions) -> None:
             f"{sink.safe_uri} takes tables, and keys are captured. They go to tikv://pd-host:2379, to Kafka with "
             f"protocol={RawJson.name} or {RawAvro.name}, to files with protocol={RawJson.name} or parquet, or to "
             "blackhole://."
+        )
+    if keys.api is KeyApi.txn and isinstance(sink, TikvOptions):
+        raise UsageError(
+            f"{sink.safe_uri} takes keys of RawKV, and those of transactions are captured (--kv-api txn). They go to "
+            "Kafka, to files or to blackhole://."
         )
     check_pattern(keys.filter.key_pattern, "key-pattern")
     check_pattern(keys.filter.value_pattern, "value-pattern")

@@ -35,7 +35,7 @@ from tidemill.config.sink_uri import loopbacks, place_of
 from tidemill.errors import DataDirError, UsageError
 from tidemill.flow.encoder import RawJson
 from tidemill.flow.filter import TableFilter
-from tidemill.model.keys import KeyRange
+from tidemill.model.keys import KeyApi, KeyRange
 from tidemill.model.ts import Ts, show
 from tidemill.sinks import SinkOptions, read_sink_uri
 from tidemill.sinks.files import Scheme, SinkConfig
@@ -163,6 +163,8 @@ def _verify_keys(source: Cluster, options: SinkOptions, keys: KeyRange, wait_sec
         raise UsageError(
             f"keys of RawKV are compared with those of another TiKV, and {options.safe_uri} is none. Give tikv://pd:2379."
         )
+    if keys.api is KeyApi.txn:
+        raise UsageError("keys of transactions cannot be compared by checksums of stores. Compare those of RawKV.")
     target = Cluster(options.pd, options.security)
     report = compare_keys(source, target, keys, options.keyspace, wait_seconds)
     _print(report, output)

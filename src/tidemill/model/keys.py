@@ -84,7 +84,10 @@ class KeyRange:
         return sorted([(self.start, self.end), *self.more])
 
     def before(self, now_ts: Ts) -> Ts:
-        """Where to begin for every write from ``now_ts`` on: stores stamp them by clocks that may be behind PD's."""
+        """Where to begin for every write from ``now_ts`` on. Stores stamp those of RawKV by clocks that may be behind
+        PD's."""
+        if self.api is KeyApi.txn:
+            return now_ts
         return compose(max(0, physical_ms(now_ts) - round(self.safe_interval_seconds * 1000)))
 
     @property

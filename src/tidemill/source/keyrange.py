@@ -8,7 +8,7 @@ A part is what is assigned, pulled and written by itself; to those who do it is 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tidemill.errors import IncompatibleUpstreamError, InvariantError, UsageError
+from tidemill.errors import IncompatibleUpstreamError, InvariantError, ProtocolViolationError, UsageError
 from tidemill.flow.decoder import Decoder
 from tidemill.flow.rawkv import KeyDecoder, key_tables
 from tidemill.model.keys import DEFAULT_KEYSPACE, Bounds, KeyApi, KeyRange, cut, split
@@ -18,10 +18,11 @@ from tidemill.model.ts import Ts
 from tidemill.source.scan.keys import KeyScan
 from tidemill.source.scan.parts import joined
 from tidemill.upstream.feed.registration import TRANSACTIONS, StreamMode, raw_mode
-from tidemill.upstream.keyspace import Keyspace, raw_v2
+from tidemill.upstream.keyspace import TXN_V1, Keyspace, raw_v2, txn_v2
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.raw import RawClient
 from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.snapshot import SnapshotReader
 
 _MOST_PARTS = 256  # of a copy of each part, since each takes a second however small it is
 
@@ -108,8 +109,25 @@ async def open_keys(pd: PdClient, keys: KeyRange) -> KeySource:
     """Raises UsageError for a keyspace that is not there, and IncompatibleUpstreamError for a cluster whose RawKV has
     no change stream."""
     keyspace = await find_keyspace(pd, keys.keyspace)
+    if keys.api is KeyApi.txn:
+        return KeySource(await _txn_keyspace(pd, keyspace.id, is_named=bool(keys.keyspace)), keys)
     await check_api(pd, keyspace, keys.ranges[0][0])
     return KeySource(keyspace, keys)
+
+
+async def _txn_keyspace(pd: PdClient, number: int, *, is_named: bool) -> Keyspace:
+    """Keys of transactions are in a keyspace with API V2 alone; a store of V1 refuses who asks for one."""
+    found = txn_v2(number)
+    reader = SnapshotReader(pd, RegionCache(pd), keyspace=found)
+    try:
+        await reader.get(found.logical(b"k"), await pd.get_ts())
+    except (ProtocolViolationError, IncompatibleUpstreamError):
+        if is_named:
+            raise
+        return TXN_V1
+    finally:
+        await reader.close()
+    return found
 
 
 async def check_api(pd: PdClient, keyspace: Keyspace, key: bytes) -> None:
