@@ -1,6 +1,7 @@
 """A changefeed of RawKV keys in one process, but for Spark: its units run in threads.
 
 python -m tests.capture.rawkv PD SINK_URI FOLDER START_TS        until it is killed
+python -m tests.capture.rawkv PD SINK_URI FOLDER copy            the same, with an initial copy
 """
 
 import asyncio
@@ -11,29 +12,32 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.capture.test_two_processors import abandon
 from tidemill.capture.batches import Admission, Totals
+from tidemill.capture.copying import InitialCopy
 from tidemill.capture.downstream import Downstream
 from tidemill.capture.lanes import LaneBuilder
 from tidemill.capture.members import NOBODY
-from tidemill.capture.metadata import DataDir, StateWriter
-from tidemill.capture.opening import Opening
+from tidemill.capture.metadata import ChangefeedState, DataDir, StateWriter
+from tidemill.capture.opening import Opened, Opening
 from tidemill.capture.options import RunOptions
 from tidemill.capture.owner import ChangefeedOwner
 from tidemill.capture.processor import SpanProcessor
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.pace import Amount, Bounds
+from tidemill.flow.filter import ColumnSelector, TableFilter
 from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.flow.sorter import Shelf
+from tidemill.model.keys import KeyRange
 from tidemill.model.orders import EVERYTHING
 from tidemill.model.receipt import Receipt
 from tidemill.model.security import PLAIN
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.source.keyrange import KeyRange
 from tidemill.upstream.pd import PdClient
 
 
@@ -107,7 +111,10 @@ async def started(
         options, data_dir, downstream.sink, downstream.place, downstream.zone, PLAIN, no_rows, opened=lambda sink: None
     )
     opened = await opening.run(pd)
-    run.owner = ChangefeedOwner(opened.feed, opened.sink, opened.state, states)
+    state = opened.state
+    if state.copied is not None:
+        state = await copied(pd, opened, data_dir, downstream)
+    run.owner = ChangefeedOwner(opened.feed, opened.sink, state, states)
     most = Amount(200, 1 << 30)  # several batches, and some that end in the middle of what one write did
 
     def engine(name: str) -> Any:
@@ -136,9 +143,31 @@ async def started(
         await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
 
 
-async def run_until_killed(pd: str, sink_uri: str, folder: Path, start_ts: Ts) -> None:
+async def copied(pd: PdClient, opened: Opened, data_dir: DataDir, downstream: Downstream) -> ChangefeedState:
+    """As ``Changefeed`` has it, with threads in the place of Spark."""
+    writer = opened.sink_options.open_writer("main/copy")
+    config = downstream.config
+    copy = InitialCopy(
+        pd, opened.source, opened.feed.store, TableFilter(config), opened.sink, writer, downstream.traits,
+        ColumnSelector(config), opened.state, data_dir, downstream.zone, Totals(),
+    )  # fmt: skip
+    try:
+        await copy.plan()
+        await asyncio.to_thread(copy.prepare)
+        with ThreadPoolExecutor(4) as threads:
+            while await asyncio.to_thread(
+                copy.step, lambda units: list(threads.map(downstream.pipeline.process, units))
+            ):
+                print("copied some", flush=True)
+        return copy.state
+    finally:
+        await asyncio.to_thread(copy.close)
+
+
+async def run_until_killed(pd: str, sink_uri: str, folder: Path, start: str) -> None:
     keys = KeyRange(safe_interval_seconds=0.2)
-    options = RunOptions(pd=pd, sink_uri=sink_uri, data_dir=folder / "data", start_ts=start_ts, keys=keys)
+    options = RunOptions(pd=pd, sink_uri=sink_uri, data_dir=folder / "data", keys=keys)
+    options = replace(options, initial_copy=True) if start == "copy" else replace(options, start_ts=Ts(int(start)))
     async with running(options, folder / f"run{os.getpid()}") as run:
         print("running", flush=True)
         while True:
@@ -147,4 +176,4 @@ async def run_until_killed(pd: str, sink_uri: str, folder: Path, start_ts: Ts) -
 
 
 if __name__ == "__main__":
-    asyncio.run(run_until_killed(sys.argv[1], sys.argv[2], Path(sys.argv[3]), Ts(int(sys.argv[4]))))
+    asyncio.run(run_until_killed(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]))

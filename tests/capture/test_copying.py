@@ -22,6 +22,7 @@ from tidemill.flow.schema.loader import load_schema
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.ts import Ts
 from tidemill.sinks import Receipt, Traits
+from tidemill.source.port import TABLES
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader
@@ -90,7 +91,19 @@ def copy_into(sink: MoodySink, upstream: EmbeddedUpstream, data_dir: DataDir) ->
             state = ChangefeedState(pd.cluster_id, "blackhole:", ts, ts, ts, 0, {}, None, {})
             wanted, selector = TableFilter(config), ColumnSelector(config)
             copy = InitialCopy(
-                pd, schema, wanted, sink, sink, Traits(), selector, state, data_dir, "UTC", Totals(), clock=HastyClock()
+                pd,
+                TABLES,
+                schema,
+                wanted,
+                sink,
+                sink,
+                Traits(),
+                selector,
+                state,
+                data_dir,
+                "UTC",
+                Totals(),
+                clock=HastyClock(),
             )
             await copy.plan()
             return copy

@@ -13,7 +13,7 @@ from tidemill.capture.schema_feed import StillFeed
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.pace import Amount
 from tidemill.flow.rawkv import RAW_TABLE_ID, raw_table
-from tidemill.flow.schema import store_of_table
+from tidemill.flow.schema import store_of_tables
 from tidemill.model.ts import Ts
 from tidemill.sinks import Traits
 from tidemill.upstream.pd import PdClient
@@ -53,7 +53,7 @@ def test_the_schema_of_keys_is_known_up_to_the_clock_of_pd_and_an_outage_passes(
         async with PdClient(upstream.pd_address, deadline_seconds=0.3) as pd:
             ts = await pd.get_ts()
             table = raw_table("DEFAULT", ts)
-            feed, heard = StillFeed(pd, store_of_table(table, ts), ts), list[Ts]()
+            feed, heard = StillFeed(pd, store_of_tables([table], ts), ts), list[Ts]()
             feed.listen(lambda changes, resolved_ts: heard.append(resolved_ts) if not changes else None)
             running = asyncio.create_task(feed.run())
 

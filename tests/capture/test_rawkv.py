@@ -13,11 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.capture.rawkv import Run, running
@@ -28,8 +29,13 @@ from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.options import RunOptions
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkUnavailableError, UsageError
+from tidemill.model.keys import KeyApi, KeyFilter, KeyRange
 from tidemill.model.security import PLAIN
-from tidemill.source.keyrange import KeyRange
+from tidemill.model.ts import Ts
+from tidemill.upstream.keyspace import TXN_V1, txn_v2
+from tidemill.upstream.pd import PdClient
+from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.txn import TxnClient
 from tidemill.verify.rawkv import Cluster, KeyReport, compare_keys
 
 SEED = 20261119
@@ -48,6 +54,8 @@ class Scene:
         stack.callback(self.writer.close)
         self.watcher = Watcher(self.loop, self.target)
         stack.callback(self.watcher.close)
+        for key in (b"cold/0100", b"cold/0250", b"hot/2"):
+            self.source.split(b"r\0\0\0" + key)
         self.start_ts = KeyRange().before(self.source.tso())
 
     def options(self, **more: Any) -> RunOptions:
@@ -123,16 +131,18 @@ def assert_it_came_too_late(run: Run) -> None:
 
 
 @contextmanager
-def process(scene: Scene) -> Iterator[subprocess.Popen[str]]:
+def process(scene: Scene, start: str = "", says: str = "running\n") -> Iterator[subprocess.Popen[str]]:
+    """Given when it ``says`` so."""
     uri = str(scene.options().sink_uri)
-    words = ["-m", "tests.capture.rawkv", scene.source.pd_address, uri, str(scene.folder), str(scene.start_ts)]
+    words = ["-m", "tests.capture.rawkv", scene.source.pd_address, uri, str(scene.folder), start or str(scene.start_ts)]
     with (
         (scene.folder / "said").open("a") as said,
         subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=said, text=True) as started,
     ):
         try:
             assert started.stdout is not None
-            assert started.stdout.readline() == "running\n", (scene.folder / "said").read_text()
+            while (line := started.stdout.readline()) != says:
+                assert line, (scene.folder / "said").read_text()
             yield started
         finally:
             started.kill()
@@ -183,6 +193,38 @@ def test_files_hold_each_change_of_a_range_as_a_line(scene: Scene) -> None:
     assert held == scene.writer.pairs(keys.start, keys.end)
 
 
+def test_parquet_files_hold_each_change_of_two_ranges_that_passes_the_filter(scene: Scene) -> None:
+    scene.writer.steps(STEPS)
+    chosen = KeyFilter((b"cold/",), "[02468]$")
+    keys = KeyRange(
+        b"cold/0100",
+        b"cold/0200",
+        safe_interval_seconds=0.2,
+        more=((b"cold/0300", b"hot/3"),),
+        filter=chosen,
+        span_count=3,
+    )
+    end_ts, uri = scene.source.tso(), f"file://{scene.folder}/files?protocol=parquet"
+
+    async def story() -> None:
+        async with running(scene.options(sink_uri=uri, keys=keys), scene.folder / "run") as run:
+            await until(run, lambda: run.owner.owned.checkpoint_ts >= end_ts, "the end")
+
+    asyncio.run(story())
+    paths = list(scene.folder.rglob("files/rawkv/DEFAULT-*/**/*.parquet"))
+    found = {path.relative_to(scene.folder / "files/rawkv").parts[0] for path in paths}
+    assert found == {"DEFAULT-1", "DEFAULT-2"}  # the third part has keys of another prefix alone
+    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    assert len({(row["key"], row["_commit_ts"]) for row in rows}) == len(rows)
+    held: dict[bytes, bytes] = {}
+    for row in sorted(rows, key=lambda row: int(row["_commit_ts"])):
+        held.pop(row["key"], None)
+        if row["_op"] != "D" and (row["expire_seconds"] or time.time() + 60) > time.time():
+            held[row["key"]] = row["value"]
+    there = {**scene.writer.pairs(b"cold/0100", b"cold/0200"), **scene.writer.pairs(b"cold/0300", b"hot/3")}
+    assert held == {key: value for key, value in there.items() if key[:5] == b"cold/" and key[-1:] in b"02468"}
+
+
 def test_a_data_dir_belongs_to_one_range_of_keys(scene: Scene) -> None:
     async def opened(**more: Any) -> None:
         async with running(scene.options(**more), scene.folder / "run"):
@@ -193,3 +235,73 @@ def test_a_data_dir_belongs_to_one_range_of_keys(scene: Scene) -> None:
         asyncio.run(opened(keys=KeyRange(b"a")))
     with pytest.raises(UsageError, match="data-dir belongs to a changefeed into tikv"):
         asyncio.run(opened(keys=None, sink_uri="blackhole://"))
+
+
+@pytest.mark.rounds
+def test_a_copy_that_is_killed_twice_continues_and_then_follows_what_was_written_meanwhile(scene: Scene) -> None:
+    for number in range(2, 400, 5):
+        scene.source.split(b"r\0\0\0cold/%04d" % number)
+    scene.writer.steps(STEPS)
+    copied: list[dict[str, str]] = []
+    for _ in range(2):
+        with process(scene, "copy", says="copied some\n") as killed:
+            os.kill(killed.pid, signal.SIGKILL)
+        copied.append(json.loads((scene.folder / "data" / "changefeed.json").read_text())["copied"])
+        scene.writer.steps(STEPS // 3)  # deletes, and values that end, of keys that were copied and of others
+    first, second = copied
+    assert all(first[part] <= second[part] for part in first)
+    assert first != second  # it has not begun anew
+    with process(scene, "copy"):
+        scene.writer.steps(STEPS // 3)
+        report = scene.compare()
+    assert report.is_equal, "\n".join(report.lines())
+    assert sum(part.upstream.pairs for part in report.parts) > len(HOT)
+    assert scene.watcher.moved_back() == []
+
+
+@pytest.mark.parametrize("api_version", [1, 2])
+def test_keys_of_transactions_are_captured_without_sql_behind_a_copy(tmp_path: Path, api_version: int) -> None:
+    keyspace = {1: TXN_V1, 2: txn_v2()}[api_version]
+    keys = KeyRange(b"a", b"q", api=KeyApi.txn)
+
+    async def commit(pd: PdClient, puts: dict[bytes, bytes], deletes: Sequence[bytes] = ()) -> Ts:
+        client = TxnClient(pd, RegionCache(pd), keyspace=keyspace)
+        try:
+            transaction = await client.begin()
+            for key, value in puts.items():
+                transaction.put(key, value)
+            for key in deletes:
+                transaction.delete(key)
+            return await transaction.commit()
+        finally:
+            await client.close()
+
+    async def story(source: EmbeddedUpstream) -> tuple[Ts, Ts, Ts]:
+        async with PdClient(source.pd_address) as pd:
+            await commit(pd, {b"a": b"0", b"b": b"0", b"z": b"0"})
+            await commit(pd, {b"a": b"1"}, [b"b"])
+            uri = f"file://{tmp_path}/files?protocol=rawkv-json&date-separator=none"
+            options = RunOptions(
+                pd=source.pd_address, sink_uri=uri, data_dir=tmp_path / "data", keys=keys, initial_copy=True
+            )
+            async with running(options, tmp_path / "run") as run:
+                start_ts = run.owner.state.start_ts
+                first_ts = await commit(pd, {b"c": b"2", b"a": b"2", b"zz": b"2"})
+                end_ts = await commit(pd, {b"d": b"x" * 1000}, [b"a"])
+                await until(run, lambda: run.owner.owned.checkpoint_ts >= end_ts, "the end")
+        return start_ts, first_ts, end_ts
+
+    with EmbeddedUpstream.start(api_version=api_version, resolved_interval_seconds=0.05) as source:
+        moments = asyncio.run(story(source))
+    paths = tmp_path.rglob("files/txnkv/DEFAULT/**/CDC*.json")
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    assert {line["ts"] for line in lines} == set(moments)
+    copied, first, second = ([line for line in lines if line["ts"] == ts] for ts in moments)
+    assert [said(line) for line in copied] == [(b"a", b"1")]
+    assert sorted(map(said, first)) == [(b"a", b"2"), (b"c", b"2")]
+    assert sorted(map(said, second)) == [(b"a", b""), (b"d", b"x" * 1000)]
+
+
+def said(line: dict[str, Any]) -> tuple[bytes, bytes]:
+    assert line["op"] == ("put" if "value" in line else "delete")
+    return base64.b64decode(line["key"]), base64.b64decode(line.get("value", ""))

@@ -42,6 +42,9 @@ BASE: dict[str, str | None] = {"pd": "{source}", "sink-uri": "tikv://{target}", 
     [
         pytest.param({"start-key": "61", "end-key": "61"}, 2, "is empty: the start belongs to it", id="an empty range"),
         pytest.param({"start-key": "62", "end-key": "61"}, 2, "is inverted", id="an inverted range"),
+        pytest.param({"key-pattern": "a("}, 2, r"key-pattern 'a\(' is not a regular expression", id="no pattern"),
+        pytest.param({"key-prefix": "a\\"}, 2, "key-prefix 'a.*' is not an escaped key", id="no prefix"),
+        pytest.param({"span-count": "65"}, 2, "--span-count.: .*less than or equal to 64", id="too many parts"),
         pytest.param({"start-key": "6"}, 2, r"--start-key '6' is not a key in hex", id="a key that is no hex"),
         pytest.param({"end-key": "a\\", "format": "escaped"}, 2, r"--end-key .* is not an escaped key", id="no escape"),
         pytest.param({"start-key": "61", "format": "base64"}, 2, "'base64' is not one of 'hex'", id="a format"),
@@ -61,6 +64,7 @@ BASE: dict[str, str | None] = {"pd": "{source}", "sink-uri": "tikv://{target}", 
         pytest.param(
             {"sink-uri": FILES}, 2, "takes keys and values of RawKV, and this", id="tables for a sink of keys"
         ),
+        pytest.param({"kv-api": "txn"}, 2, "those of transactions are captured", id="transactions into RawKV"),
         pytest.param({"sink-uri": "tikv://{target}/x"}, 2, "has a path", id="a path in the URI"),
         pytest.param({"start-ts": "2090-01-01"}, 2, "lies in the future", id="a start in the future"),
     ],
@@ -72,12 +76,6 @@ def test_keys_that_cannot_be_captured_are_named_with_what_to_do(
     assert re.search(says, said.errors.replace("\n", " ")), said.errors
     assert (said.code, said.output) == (code, "")
     assert not (tmp_path / "data" / "changefeed.json").exists()  # nothing is bound to a value that was refused
-
-
-def test_an_initial_scan_of_keys_is_refused(tidemill: Tidemill, clusters: Clusters, tmp_path: Path) -> None:
-    said = tidemill(*run_words("", tmp_path, filled(BASE, clusters)), "--initial-scan")
-    assert said.code == 2
-    assert "Copy the range with TiKV-BR" in said.errors.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +104,22 @@ def test_keys_that_cannot_be_compared_are_named_with_what_to_do(
 def test_two_empty_clusters_are_equal(tidemill: Tidemill, clusters: Clusters) -> None:
     said = tidemill("verify", "--pd", clusters["{source}"], "--sink-uri", f"tikv://{clusters['{target}']}")
     assert (said.code, said.output) == (0, "Equal: 0 pairs, 0 bytes, in 1 ranges.\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        pytest.param(["61", "63", "62", "64"], r"the ranges \[61,63\) and \[62,64\) \(in hex\) overlap", id="overlap"),
+        pytest.param(["61", "63", "62"], "--start-key is given 2 times and --end-key 1 times", id="an end is missing"),
+    ],
+)
+def test_ranges_that_cannot_be_captured_together_are_refused(
+    tidemill: Tidemill, clusters: Clusters, tmp_path: Path, given: list[str], says: str
+) -> None:
+    options = [word for n, key in enumerate(given) for word in (("--end-key" if n % 2 else "--start-key"), key)]
+    said = tidemill(*run_words("", tmp_path, filled(BASE, clusters)), *options)
+    assert said.code == 2
+    assert re.search(says, said.errors.replace("\n", " ")), said.errors
 
 
 def test_filters_of_tables_are_refused(tidemill: Tidemill, clusters: Clusters, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from tidebox.upstream import EmbeddedUpstream
 from tidemill.errors import UpstreamError
 from tidemill.flow.puller import Puller
 from tidemill.model.change import Op
+from tidemill.model.keys import KeyRange
 from tidemill.model.ts import Ts
-from tidemill.source.keyrange import KeyRange, KeySource
+from tidemill.source.keyrange import KeySource
 from tidemill.upstream.keyspace import raw_v2
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.raw import Checksum, RawClient

@@ -1,40 +1,11 @@
 """Ranges of keys, cut where regions end."""
 
-from itertools import pairwise
-
-import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.upstream.raw import Checksum
-from tidemill.verify.rawkv import KeyReport, Part, cuts
+from tidemill.verify.rawkv import KeyReport, Part
 
 KEYS = st.sampled_from([b"", b"a", b"b", b"c", b"d"])
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "borders", "expected"),
-    [
-        pytest.param(b"", b"", [], [(b"", b"")], id="one region: everything at once"),
-        pytest.param(b"", b"", [b"m", b""], [(b"", b"m"), (b"m", b"")], id="two, the last without an end"),
-        pytest.param(b"b", b"d", [b"a", b"b", b"d", b"x"], [(b"b", b"d")], id="borders at and beyond both ends"),
-        pytest.param(b"b", b"", [b"c", b"a", b"c"], [(b"b", b"c"), (b"c", b"")], id="in any order, and twice"),
-    ],
-)
-def test_a_range_is_cut_at_the_borders_inside(
-    start: bytes, end: bytes, borders: list[bytes], expected: list[tuple[bytes, bytes]]
-) -> None:
-    assert cuts(start, end, borders) == expected
-
-
-@given(KEYS, KEYS, st.lists(KEYS))
-def test_the_parts_tile_the_range(start: bytes, end: bytes, borders: list[bytes]) -> None:
-    if end and start >= end:
-        return
-    parts = cuts(start, end, borders)
-    assert (parts[0][0], parts[-1][1]) == (start, end)
-    assert all(before[1] == after[0] for before, after in pairwise(parts))
-    assert all(not high or low < high for low, high in parts)
 
 
 def test_a_report_names_the_parts_that_differ() -> None:

@@ -247,7 +247,7 @@ class Changefeed:
                 opened.sink_options.open_writer, f"{_PROCESSOR}/copy", zone=ZoneInfo(self._zone)
             )
             copy = InitialCopy(
-                self._pd, store, TableFilter(options.config), opened.sink, writer, self._traits,
+                self._pd, opened.source, store, TableFilter(options.config), opened.sink, writer, self._traits,
                 ColumnSelector(options.config), opened.state, self._data_dir, self._zone, self._totals,
             )  # fmt: skip
             self._copy = copy  # to be closed, whatever comes

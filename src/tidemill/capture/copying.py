@@ -2,9 +2,10 @@
 
     schema at start-ts ─► parts by region ─► batches of units ─► Spark ─► receipts ─► cursors, saved
 
-The store keeps versions, so copy and stream meet exactly: what was committed up to start-ts is in the one, what came
-later in the other. How far each physical table has been copied is part of the changefeed's state, so a copy that
-was killed goes on where it was; the changefeed's own GC safepoint keeps the past until it is done.
+Copy and stream meet exactly: what was committed up to start-ts is in the one, what came later in the other. The store
+keeps the versions of rows; how keys without versions are copied is told in ``source/scan/keys.py``. How far each
+physical table has been copied is part of the changefeed's state, so a copy that was killed continues where it was; the
+changefeed's own GC safepoint keeps the past until it is done.
 
 A batch that is lost, since Spark failed or the sink is away, is taken back and begun again, as those of the stream are.
 """
@@ -19,7 +20,6 @@ from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.control.retries import gives_up, pause_seconds
 from tidemill.errors import EngineError, SinkError
 from tidemill.flow.deadletter import quarantine, read_quarantine
-from tidemill.flow.decoder import TableDecoder
 from tidemill.flow.filter import ColumnSelector, TableFilter
 from tidemill.flow.pipeline import Unit
 from tidemill.flow.schema import SchemaStore
@@ -29,7 +29,7 @@ from tidemill.model.receipt import Undecodable
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks import OwnerSink, Receipt, SinkWriter, Traits
-from tidemill.source.scan import ScanPart, plan_scan
+from tidemill.source.port import CopyPart, Source
 from tidemill.source.scan.catalog import table_document
 from tidemill.tidb.create_table import create_table_sql
 from tidemill.tidb.lexer import quoted
@@ -51,7 +51,7 @@ Cursors = Mapping[str, str]  # by physical id: the key, in hex, below which all 
 class _Table:
     info: TableInfo
     physical_id: int
-    parts: list[ScanPart]  # still to be copied, in key order
+    parts: list[CopyPart]  # still to be copied, in key order
 
 
 class InitialCopy:
@@ -60,6 +60,7 @@ class InitialCopy:
     def __init__(
         self,
         pd: PdClient,
+        source: Source,
         schema: SchemaStore,
         wanted: TableFilter,
         sink: OwnerSink,
@@ -75,7 +76,7 @@ class InitialCopy:
     ) -> None:
         """``sink`` and ``writer``: both halves of the sink; nobody else writes meanwhile. ``totals``: what is copied is
         counted there."""
-        self._pd = pd
+        self._pd, self._source = pd, source
         self._schema = schema
         self._wanted = wanted
         self._sink, self._writer = sink, writer
@@ -117,7 +118,7 @@ class InitialCopy:
             info = self._schema.table(followed.physical_id, ts + 1)
             if info is None or followed.since_ts > ts or not self._wanted.captures(info):
                 continue
-            parts = await plan_scan(self._pd, info, ts, physical_ids=[followed.physical_id], zone=self._zone)
+            parts = await self._source.copy_parts(self._pd, info, followed.physical_id, ts, self._zone)
             left = _above(parts, bytes.fromhex(cursors.get(str(followed.physical_id), "")))
             self.parts += len(parts)
             self.parts_done += len(parts) - len(left)
@@ -236,16 +237,22 @@ class InitialCopy:
         """Let go of the writer. Blocks."""
         self._writer.close()
 
-    def _unit(self, table: _Table, parts: Sequence[ScanPart]) -> Unit:
+    def _unit(self, table: _Table, parts: Sequence[CopyPart]) -> Unit:
         ts = self.state.start_ts
         target = self._writer.target(self._selector.table(table.info), table.physical_id, (ts, ts))
-        return Unit(TableDecoder(table.info, table.physical_id), None, target, parts=tuple(parts))
+        decoder = self._source.decoder(table.info, table.physical_id, False)
+        return Unit(decoder, None, target, parts=tuple(parts))
 
     def _event(self, seq: int, kind: ActionType, query: str, schema: str, info: TableInfo | None) -> DdlEvent:
         ts = self.state.start_ts
         return DdlEvent(ts, Ts(ts - 1), seq, kind, kind, query, schema, info.name if info else "", info)
 
 
-def _above(parts: Sequence[ScanPart], key: bytes) -> list[ScanPart]:
+def _above(parts: Sequence[CopyPart], key: bytes) -> list[CopyPart]:
     """What of the parts lies at or above the key. Regions may have changed since it was noted."""
-    return [replace(part, start=max(part.start, key)) for part in parts if part.end > key]
+    return [_from(part, max(part.start, key)) for part in parts if part.end > key]
+
+
+def _from(part: CopyPart, start: bytes) -> CopyPart:
+    begun: CopyPart = replace(part, start=start)  # type: ignore[type-var]
+    return begun

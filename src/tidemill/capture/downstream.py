@@ -6,14 +6,17 @@ from tidemill.capture.options import RunOptions
 from tidemill.config.changefeed import sink_parameters
 from tidemill.errors import ConfigError, UsageError
 from tidemill.flow.dispatcher import Dispatching
-from tidemill.flow.encoder import RawJson
+from tidemill.flow.encoder import RawAvro, RawJson, RawJsonQueue
 from tidemill.flow.filter import TableFilter
 from tidemill.flow.pipeline import Pipeline
-from tidemill.flow.rawkv import raw_table
+from tidemill.flow.rawkv import check_pattern, key_table
 from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.keys import KeyApi
 from tidemill.model.ts import Ts
 from tidemill.sinks import SinkOptions, Traits, place_of, read_sink_uri
 from tidemill.sinks.files import Scheme, SinkConfig
+from tidemill.sinks.kafka import KafkaOptions
+from tidemill.sinks.lake import LakeKind, LakeOptions
 from tidemill.sinks.tikv import TikvOptions
 
 
@@ -50,32 +53,42 @@ class Downstream:
 
 def check_fit(options: RunOptions, sink: SinkOptions) -> None:
     """Raises UsageError where the sink does not take what is captured, or it cannot be captured so."""
-    if options.keys is None:
+    keys = options.keys
+    if keys is None:
         if isinstance(sink, TikvOptions) or _is_raw(sink):
             raise UsageError(
                 f"{sink.safe_uri} takes keys and values of RawKV, and this changefeed captures tables. Run it by "
                 "tidemill run with --start-key and --end-key (both empty: the whole keyspace), or choose another sink."
             )
         return
-    if not (isinstance(sink, TikvOptions) or _is_raw(sink) or _is_blackhole(sink)):
+    if not (isinstance(sink, TikvOptions) or _is_raw(sink) or _is_parquet(sink) or _is_blackhole(sink)):
         raise UsageError(
-            f"{sink.safe_uri} takes tables, and keys of RawKV are captured. They go to tikv://pd-host:2379, to files "
-            f"with protocol={RawJson.name}, or to blackhole://."
+            f"{sink.safe_uri} takes tables, and keys are captured. They go to tikv://pd-host:2379, to Kafka with "
+            f"protocol={RawJson.name} or {RawAvro.name}, to files with protocol={RawJson.name} or parquet, or to "
+            "blackhole://."
         )
-    if options.config.event_filters or not TableFilter(options.config).captures(raw_table("any", Ts(0))):
+    if keys.api is KeyApi.txn and isinstance(sink, TikvOptions):
+        raise UsageError(
+            f"{sink.safe_uri} takes keys of RawKV, and those of transactions are captured (--kv-api txn). They go to "
+            "Kafka, to files or to blackhole://."
+        )
+    check_pattern(keys.filter.key_pattern, "key-pattern")
+    check_pattern(keys.filter.value_pattern, "value-pattern")
+    if options.config.event_filters or not TableFilter(options.config).captures(key_table(keys.api, "any", Ts(0))):
         raise UsageError(
             "the changefeed's file has filters, which are for tables, and keys of RawKV are captured. Take them out "
             "and choose keys by --start-key and --end-key."
         )
-    if options.initial_copy:
-        raise UsageError(
-            "--initial-scan copies tables, and keys of RawKV are captured. Copy the range with TiKV-BR, then start "
-            "from the copy's ts by --start-ts."
-        )
 
 
 def _is_raw(sink: SinkOptions) -> bool:
+    if isinstance(sink, KafkaOptions):
+        return isinstance(sink.protocol, RawJsonQueue | RawAvro)
     return isinstance(sink, SinkConfig) and isinstance(sink.protocol, RawJson)
+
+
+def _is_parquet(sink: SinkOptions) -> bool:
+    return isinstance(sink, LakeOptions) and sink.kind is LakeKind.PARQUET
 
 
 def _is_blackhole(sink: SinkOptions) -> bool:

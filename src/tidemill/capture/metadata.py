@@ -14,6 +14,7 @@ The folder holds copies of rows, so it is its owner's alone: 0700, and every fil
 
 import asyncio
 import fcntl
+import re
 import secrets
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from tidemill.model.ts import Ts
 from tidemill.private import is_open_to_others, make_private, open_private, replace_private, strangers
 
 _FORMAT = 1
+_HEX = re.compile(r"([0-9a-f]{2})*")
 DEFAULT_NAME = "default"
 # What a start that was killed may have left before it had saved a state. The lock comes first.
 _BEFORE_A_STATE = ("id", "segments", "undecodable", "scratch", "spark.log", "partitions", "partitions.refused")
@@ -56,6 +58,7 @@ class ChangefeedState:
     behind: dict[str, Ts] = field(default_factory=dict)  # and where others are, by physical id
     name: str = DEFAULT_NAME  # that its users gave it
     keys: str = ""  # which keys of a keyspace it captures; empty: tables
+    key_parts: list[list[str]] | None = None  # how they are cut: the bounds of each part, in hex, from the first on
     term: int = 0  # of the owner that wrote this; each owner's is higher than those before
 
     @property
@@ -324,6 +327,8 @@ def _checked(document: dict[str, Any]) -> ChangefeedState:
                 is_right = value is None or isinstance(value, str)
             case "term":
                 is_right = value is None or (isinstance(value, int) and value >= 0)
+            case "key_parts":
+                is_right = value is None or _is_of_bounds(value)
             case "table_versions":
                 is_right = _is_of_ts(value)
             case "behind":
@@ -337,6 +342,11 @@ def _checked(document: dict[str, Any]) -> ChangefeedState:
         if not is_right:
             raise ValueError(f"{name} is missing or is not what it should be")
     return ChangefeedState(**document)
+
+
+def _is_of_bounds(value: Any) -> bool:
+    is_list = isinstance(value, list) and all(isinstance(each, list) and len(each) == 2 for each in value)
+    return is_list and all(isinstance(key, str) and _HEX.fullmatch(key) for each in value for key in each)
 
 
 def _is_of_ts(value: Any) -> bool:

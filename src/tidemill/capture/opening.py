@@ -13,15 +13,15 @@ from tidemill.capture.schema_feed import SchemaFeed, StillFeed
 from tidemill.errors import SinkError, UsageError
 from tidemill.flow.deadletter import forget_after
 from tidemill.flow.filter import ColumnSelector, RowFilter, TableFilter
-from tidemill.flow.rawkv import raw_table
-from tidemill.flow.schema import SchemaStore, store_of_table
+from tidemill.flow.schema import SchemaStore, store_of_tables
 from tidemill.flow.schema.loader import load_schema, recovered_reader
 from tidemill.log import get_logger
+from tidemill.model.keys import KeyRange
 from tidemill.model.security import Security
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, show
 from tidemill.sinks import OwnerSink, Rescan, SinkOptions, differences
-from tidemill.source.keyrange import DEFAULT_KEYSPACE, KeyRange, open_keys
+from tidemill.source.keyrange import KeySource, open_keys
 from tidemill.source.port import TABLES, Source
 from tidemill.upstream.gc import GcHold
 from tidemill.upstream.pd import PdClient
@@ -72,9 +72,11 @@ class Opening:
         state = await self._resume(pd)
         target_ts = _end_of(self._options.target_ts, state)
         keys = self._options.keys
-        source: Source = TABLES if keys is None else await open_keys(pd, keys)
+        parts = await open_parts(pd, keys, state) if keys is not None else None
+        if parts is not None:
+            state = replace(state, key_parts=[[start.hex(), end.hex()] for start, end in parts.parts])
         hold = await self._hold_gc(pd, state)
-        schema = await _load_schema(pd, state) if keys is None else _schema_of_keys(keys, state)
+        schema = await _load_schema(pd, state) if parts is None else schema_of_keys(parts, state)
         captured = self._check_tables(schema, state)
         # The sink's own checkpoint is published after ours is saved, so it is never above it, unless it is another's.
         target = self._sink_options.named(state.changefeed_id, pd.cluster_id)
@@ -97,7 +99,7 @@ class Opening:
         await hold.hold(state.checkpoint_ts)
         schema.read_recovered_with(recovered_reader(lambda: PdClient(self._options.pd, security=self._security)))
         feed = (SchemaFeed if keys is None else StillFeed)(pd, schema, state.schema_ts)
-        return Opened(state, feed, sink, source, target, written_ts, target_ts)
+        return Opened(state, feed, sink, parts or TABLES, target, written_ts, target_ts)
 
     def _open_sink(
         self, target: SinkOptions, state: ChangefeedState, captured: Sequence[TableInfo]
@@ -204,8 +206,18 @@ def say_that_the_sink_is_away(error: SinkError) -> None:
     log.warning("the sink is away; waiting for it before the changefeed can start", reason=str(error))
 
 
-def _schema_of_keys(keys: KeyRange, state: ChangefeedState) -> SchemaStore:
-    return store_of_table(raw_table(keys.keyspace or DEFAULT_KEYSPACE, state.start_ts), state.schema_ts)
+async def open_parts(pd: PdClient, keys: KeyRange, state: ChangefeedState) -> KeySource:
+    """The parts of a changefeed: those that its state names, or, of a new one, along the regions as they are now."""
+    source = await open_keys(pd, keys)
+    if state.key_parts is not None:
+        parts = tuple((bytes.fromhex(start), bytes.fromhex(end)) for start, end in state.key_parts)
+        return replace(source, parts=parts)
+    is_new = state.at.lowest_ts == state.start_ts and not state.rows
+    return await source.divided(pd) if is_new else source
+
+
+def schema_of_keys(source: KeySource, state: ChangefeedState) -> SchemaStore:
+    return store_of_tables(source.tables(state.start_ts), state.schema_ts)
 
 
 async def _load_schema(pd: PdClient, state: ChangefeedState) -> SchemaStore:

@@ -9,9 +9,9 @@ from tidemill.capture.metadata import DEFAULT_NAME, DataDir
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.flow.skew import LEAST_BYTES
 from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.keys import KeyRange
 from tidemill.model.security import Security
 from tidemill.model.ts import Ts, lag_seconds
-from tidemill.source.keyrange import KeyRange
 
 _GC_TTL_SECONDS = 86_400
 
@@ -33,8 +33,12 @@ class RunOptions:
     initial_copy: bool = False  # a new changefeed first copies the rows as of its start-ts
     security: Security | None = None  # to PD and TiKV; None: as the config says
     name: str = DEFAULT_NAME  # of the changefeed, for people
-    keys: KeyRange | None = None  # of RawKV that are captured; None: tables are
+    keys: KeyRange | None = None  # that are captured; None: as the config says, and without it tables are
     gc_ttl_seconds: int = _GC_TTL_SECONDS  # for which the upstream keeps what a changefeed that is away still needs
+
+    def __post_init__(self) -> None:
+        if self.keys is None and self.config.keys is not None:
+            object.__setattr__(self, "keys", self.config.keys)
 
 
 @dataclass(frozen=True, slots=True)

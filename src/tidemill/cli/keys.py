@@ -1,27 +1,40 @@
-"""Options that name keys of RawKV, for the commands that have them."""
+"""Options that name keys of a TiKV without SQL, for the commands that have them."""
 
 from typing import Annotated
 
 import typer
 
 from tidemill.cli.options import parse_seconds
+from tidemill.config.keytext import KeyFormat, key_filter, key_range, ranges_of
 from tidemill.errors import UsageError
+from tidemill.model.keys import (
+    DEFAULT_KEYSPACE,
+    DEFAULT_SAFE_INTERVAL_SECONDS,
+    DEFAULT_SPAN_COUNT,
+    MOST_SPANS,
+    KeyApi,
+    KeyRange,
+)
 from tidemill.sinks.tikv import is_tikv_uri
-from tidemill.source.keyrange import DEFAULT_KEYSPACE, DEFAULT_SAFE_INTERVAL_SECONDS, KeyFormat, KeyRange, read_key
 
 StartKey = Annotated[
-    str | None,
-    typer.Option("--start-key", help="RawKV: capture keys from this one on; empty: from the first of the keyspace."),
+    list[str] | None,
+    typer.Option(
+        "--start-key",
+        help="Keys in place of tables, from this one on; empty: from the first of the keyspace. Given again, each with "
+        "its --end-key: several ranges.",
+        show_default=False,
+    ),
 ]
 EndKey = Annotated[
-    str | None,
-    typer.Option("--end-key", help="RawKV: and below this one; empty: to the last of the keyspace."),
+    list[str] | None,
+    typer.Option("--end-key", help="And below this one; empty: to the last of the keyspace.", show_default=False),
 ]
 Format = Annotated[
     KeyFormat, typer.Option("--format", help="How both keys are written: hex, raw, or escaped, such as a\\x00b.")
 ]
 KeyspaceName = Annotated[
-    str | None, typer.Option("--keyspace", help="RawKV: the keyspace, by its name; DEFAULT if it is left out.")
+    str | None, typer.Option("--keyspace", help="The keyspace of the keys, by its name; DEFAULT if it is left out.")
 ]
 SafeInterval = Annotated[
     str,
@@ -31,25 +44,71 @@ SafeInterval = Annotated[
         "break a younger promise.",
     ),
 ]
+SpanCount = Annotated[
+    int,
+    typer.Option(
+        "--span-count",
+        min=1,
+        max=MOST_SPANS,
+        help="Keys: into how many parts the ranges are cut, along regions. A changefeed keeps its parts.",
+    ),
+]
+Api = Annotated[
+    KeyApi,
+    typer.Option("--kv-api", help="How the keys are written: raw, or txn: by transactions, without SQL."),
+]
+KeyPrefix = Annotated[
+    list[str] | None,
+    typer.Option("--key-prefix", help="Only keys that begin so, escaped; given again: or so.", show_default=False),
+]
+KeyPattern = Annotated[
+    str, typer.Option("--key-pattern", help="Only keys in which this regular expression of RE2 is found.")
+]
+ValuePattern = Annotated[
+    str, typer.Option("--value-pattern", help="Only puts in whose value it is found. Deletes always pass.")
+]
 DEFAULT_SAFE_INTERVAL = f"{DEFAULT_SAFE_INTERVAL_SECONDS:g}s"
 
 
 def keys_of(
     sink_uri: str,
-    start: str | None,
-    end: str | None,
+    start: list[str] | None,
+    end: list[str] | None,
     form: KeyFormat,
     keyspace: str | None,
     safe_interval: str = DEFAULT_SAFE_INTERVAL,
+    span_count: int = DEFAULT_SPAN_COUNT,
+    api: KeyApi = KeyApi.raw,
+    prefixes: list[str] | None = None,
+    key_pattern: str = "",
+    value_pattern: str = "",
+    from_file: KeyRange | None = None,
 ) -> KeyRange | None:
-    """Which keys of RawKV are asked for; None: tables are. A sink that takes nothing but keys asks for all of them."""
-    if start is None and end is None and keyspace is None and not is_tikv_uri(sink_uri):
-        return None
+    """Which keys are asked for; None: tables are. What the changefeed's file says counts where no option does. A sink
+    that takes nothing but keys asks for all of them."""
+    chosen = key_filter(prefixes or (), key_pattern, value_pattern)
+    is_asked = start or end or keyspace is not None or api is KeyApi.txn or chosen
+    if not is_asked and (from_file is not None or not is_tikv_uri(sink_uri)):
+        return from_file
     if keyspace == "":
         raise UsageError(f"--keyspace is empty. Give its name, or leave it out for {DEFAULT_KEYSPACE}.")
-    return KeyRange(
-        read_key(start or "", form, "--start-key"),
-        read_key(end or "", form, "--end-key"),
-        keyspace or "",
-        parse_seconds(safe_interval),
+    return key_range(
+        ranges_of(pairs_of(start or [], end or []), form),
+        keyspace=keyspace or "",
+        safe_interval_seconds=parse_seconds(safe_interval),
+        span_count=span_count,
+        filter=chosen,
+        api=api,
     )
+
+
+def pairs_of(starts: list[str], ends: list[str]) -> list[tuple[str, str]]:
+    """The n-th start goes with the n-th end. Of a single range either may be left out."""
+    if len(starts) <= 1 and len(ends) <= 1:
+        return [(next(iter(starts), ""), next(iter(ends), ""))]
+    if len(starts) != len(ends):
+        raise UsageError(
+            f"--start-key is given {len(starts)} times and --end-key {len(ends)} times. Give each range both; "
+            "either may be empty, as ''."
+        )
+    return list(zip(starts, ends, strict=True))

@@ -15,7 +15,20 @@ from tidemill.capture.metadata import DEFAULT_NAME
 from tidemill.capture.options import RunOptions, Status, status_at_rest
 from tidemill.capture.running import end_spark, run_changefeed
 from tidemill.cli import stopping
-from tidemill.cli.keys import DEFAULT_SAFE_INTERVAL, EndKey, Format, KeyspaceName, SafeInterval, StartKey, keys_of
+from tidemill.cli.keys import (
+    DEFAULT_SAFE_INTERVAL,
+    Api,
+    EndKey,
+    Format,
+    KeyPattern,
+    KeyPrefix,
+    KeyspaceName,
+    SafeInterval,
+    SpanCount,
+    StartKey,
+    ValuePattern,
+    keys_of,
+)
 from tidemill.cli.options import (
     SINK_URI_VARIABLE,
     Ca,
@@ -37,9 +50,10 @@ from tidemill.cli.options import (
     zone_of,
 )
 from tidemill.clock import SYSTEM_CLOCK
+from tidemill.config.keytext import KeyFormat
 from tidemill.errors import UsageError
+from tidemill.model.keys import DEFAULT_SPAN_COUNT, KeyApi
 from tidemill.model.ts import show
-from tidemill.source.keyrange import KeyFormat
 
 _PLAIN_PERIOD_SECONDS = 5.0
 _MIB = 1 << 20
@@ -79,6 +93,11 @@ def run(
     key_format: Format = KeyFormat.hex,
     keyspace: KeyspaceName = None,
     safe_interval: SafeInterval = DEFAULT_SAFE_INTERVAL,
+    span_count: SpanCount = DEFAULT_SPAN_COUNT,
+    kv_api: Api = KeyApi.raw,
+    key_prefix: KeyPrefix = None,
+    key_pattern: KeyPattern = "",
+    value_pattern: ValuePattern = "",
     data_dir: Annotated[
         Path, typer.Option("--data-dir", help="Folder of the changefeed's progress, from which it resumes.")
     ] = Path("tidemill-data"),
@@ -105,7 +124,7 @@ def run(
     Resumes from its data-dir, ends with 0 once all up to --target-ts is durable, and on Ctrl-C or SIGTERM after the
     batch at hand.
 
-    With --start-key, --end-key or --keyspace, or a sink of scheme tikv, keys of RawKV are captured in place of tables.
+    With --start-key, --end-key or --keyspace, or a sink of scheme tikv, keys are captured in place of tables.
 
     Example: tidemill run --pd 127.0.0.1:2379 --sink-uri mysql://root@127.0.0.1:3306/ --initial-scan
     """
@@ -125,7 +144,20 @@ def run(
         config=settings,
         security=security_of(ca, cert, key, settings),
         initial_copy=initial_scan,
-        keys=keys_of(sink_uri, start_key, end_key, key_format, keyspace, safe_interval),
+        keys=keys_of(
+            sink_uri,
+            start_key,
+            end_key,
+            key_format,
+            keyspace,
+            safe_interval,
+            span_count,
+            kv_api,
+            key_prefix,
+            key_pattern,
+            value_pattern,
+            settings.keys,
+        ),
     )
     if options.start_ts is not None and options.target_ts is not None and options.target_ts < options.start_ts:
         raise UsageError(

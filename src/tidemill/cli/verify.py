@@ -30,17 +30,18 @@ from tidemill.cli.options import (
     zone_of,
 )
 from tidemill.config.changefeed import sink_parameters
+from tidemill.config.keytext import KeyFormat
 from tidemill.config.sink_uri import loopbacks, place_of
 from tidemill.errors import DataDirError, UsageError
 from tidemill.flow.encoder import RawJson
 from tidemill.flow.filter import TableFilter
+from tidemill.model.keys import KeyApi, KeyRange
 from tidemill.model.ts import Ts, show
 from tidemill.sinks import SinkOptions, read_sink_uri
 from tidemill.sinks.files import Scheme, SinkConfig
 from tidemill.sinks.lake import LakeOptions
 from tidemill.sinks.mysql import MysqlOptions
 from tidemill.sinks.tikv import TikvOptions
-from tidemill.source.keyrange import KeyFormat, KeyRange
 from tidemill.source.scan import ScanClient
 from tidemill.verify import (
     Check,
@@ -117,7 +118,7 @@ def verify(
     options = read_sink_uri(
         sink_uri, sink_parameters(settings, sink_uri.partition("://")[0].lower()) if config is not None else None
     )
-    keys = keys_of(sink_uri, start_key, end_key, key_format, keyspace)
+    keys = keys_of(sink_uri, start_key, end_key, key_format, keyspace, from_file=settings.keys)
     if keys is not None:
         _refuse_for_keys({"--at": at, "--table": table, "--data-dir": data_dir})
         _verify_keys(Cluster(pd, security), options, keys, parse_seconds(wait), output)
@@ -162,6 +163,8 @@ def _verify_keys(source: Cluster, options: SinkOptions, keys: KeyRange, wait_sec
         raise UsageError(
             f"keys of RawKV are compared with those of another TiKV, and {options.safe_uri} is none. Give tikv://pd:2379."
         )
+    if keys.api is KeyApi.txn:
+        raise UsageError("keys of transactions cannot be compared by checksums of stores. Compare those of RawKV.")
     target = Cluster(options.pd, options.security)
     report = compare_keys(source, target, keys, options.keyspace, wait_seconds)
     _print(report, output)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.config.keys import KEYS, REFUSED, Key
+from tidemill.config.keytext import keys_from
 from tidemill.errors import ConfigError, UsageError
 from tidemill.model.changefeed import (
     ChangefeedConfig,
@@ -23,6 +24,7 @@ from tidemill.model.changefeed import (
     OnUndecodable,
     SinkSetting,
 )
+from tidemill.model.keys import KeyRange
 from tidemill.model.security import Security
 
 _LARGEST_NUMBER = (1 << 64) - 1
@@ -117,6 +119,7 @@ class _Reader:
         return ChangefeedConfig(
             **named,
             security=self._security(values),
+            keys=self._keys_of(values),
             rules=values.get("filter.rules") or ("*.*",),
             event_filters=tuple(EventFilter(**_fields(e)) for e in values.get("filter.event-filters", ())),
             column_selectors=tuple(ColumnSelection(**_fields(e)) for e in values.get("sink.column-selectors", ())),
@@ -201,6 +204,17 @@ class _Reader:
             return Security(*given)
         except UsageError as error:
             raise self._error("security", f"is not complete: {error}") from None
+
+    def _keys_of(self, values: Mapping[str, Any]) -> KeyRange | None:
+        for path in ("filter.key-prefix", "filter.key-pattern", "filter.value-pattern"):
+            if path in values and not any(other.startswith("keys.") for other in values):
+                raise self._error(
+                    path, "is for keys, and the file captures tables. Add a section [keys], or take it out"
+                )
+        try:
+            return keys_from(values)
+        except UsageError as error:
+            raise self._error("keys", f"is not right: {error}") from None
 
     def _dispatch(self, at: int, entry: Mapping[str, Any]) -> Dispatch:
         fields = _fields(entry)

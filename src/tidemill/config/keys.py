@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.config.values import seconds_of
+from tidemill.model.keys import MOST_SPANS
 
 STORAGE = ("file", "s3", "gcs", "gs", "azblob", "azure", "noop")
 DATABASE = ("mysql", "mysql+ssl", "tidb", "tidb+ssl")
@@ -43,6 +44,16 @@ def number(lowest: int = 0) -> Callable[[Any], int]:
         return value
 
     return read
+
+
+def span_count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_SPANS:
+        raise ValueError(f"a whole number from 1 to {MOST_SPANS}")
+    return value
+
+
+def prefixes(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else texts(value)
 
 
 def whole_number(value: Any) -> int:
@@ -187,6 +198,22 @@ KEYS: Mapping[str, Key] = {
     "filter.event-filters[].ignore-update-old-value-expr": Key(text, "", f"{_EXPRESSION}: updates, by the old row."),
     "filter.event-filters[].ignore-update-new-value-expr": Key(text, "", f"{_EXPRESSION}: updates, by the new row."),
     "filter.event-filters[].ignore-delete-value-expr": Key(text, "", f"{_EXPRESSION}: deletes."),
+    "filter.key-prefix": Key(prefixes, "", "Only keys that begin so, in the format `escaped`; a list of some: any."),
+    "filter.key-pattern": Key(
+        text, "", "Only keys in which this regular expression of RE2 is found. Bytes are Latin-1."
+    ),
+    "filter.value-pattern": Key(text, "", "Only puts in whose value it is found. Deletes always pass."),
+    "keys.start-key": Key(text, "", "Keys are captured in place of tables: from this one on."),
+    "keys.end-key": Key(text, "", "And below this one; empty: to the last of the keyspace."),
+    "keys.ranges[].start-key": Key(text, "", "The same of each of several ranges."),
+    "keys.ranges[].end-key": Key(text, "", "The same of each of several ranges."),
+    "keys.format": Key(word("hex", "raw", "escaped"), "`hex`", "How keys are written in this section."),
+    "keys.keyspace": Key(text, "`DEFAULT`", "The keyspace, by its name."),
+    "keys.api": Key(
+        word("raw", "txn"), "`raw`", "`raw`: RawKV. `txn`: keys that are written by transactions, without SQL."
+    ),
+    "keys.safe-interval": Key(seconds_from(0, "0s"), "`3s`", "See `--safe-interval` of `tidemill run`."),
+    "keys.span-count": Key(span_count, "`2`", "Into how many parts the ranges are cut, along regions; at most 64."),
     "integrity.integrity-check-level": Key(
         word("none", "correctness"), "`none`", "`correctness`: compare rows with the checksums that TiDB put into them."
     ),

@@ -7,6 +7,7 @@ expressions are still text here: ``flow/filter`` reads them, and refuses those t
 from dataclasses import dataclass
 from enum import Enum
 
+from tidemill.model.keys import KeyRange
 from tidemill.model.security import PLAIN, Security
 
 
@@ -75,4 +76,5 @@ class ChangefeedConfig:
     sink_settings: tuple[SinkSetting, ...] = ()
     memory_quota: int = 256 << 20  # bytes of changes that may wait in memory
     security: Security = PLAIN  # to PD and TiKV
+    keys: KeyRange | None = None  # that are captured in place of tables
     disk_quota: int | None = None  # bytes of changes that may wait on disk; None: half of what is free at the start

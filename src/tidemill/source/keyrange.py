@@ -1,135 +1,95 @@
-"""A range of RawKV keys as a source, from what the user wrote to what the change stream is asked for.
+"""A range of keys as a source, from what the user wrote to what the change stream is asked for.
 
-    --start-key, --end-key, --format ─► KeyRange ── keyspace, API checked ─► KeySource ─► span, decoder
+    KeyRange ── keyspace, API checked ─► KeySource ── parts, by number ─► spans, decoder
 
-Keys are the user's own: they are put behind the prefix of the keyspace, so none lies outside of it.
+A part is what is assigned, pulled and written by itself; to those who do it is a table, of the part's number.
 """
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 
-from tidemill.errors import IncompatibleUpstreamError, UsageError
+from tidemill.errors import IncompatibleUpstreamError, InvariantError, ProtocolViolationError, UsageError
 from tidemill.flow.decoder import Decoder
-from tidemill.flow.rawkv import RawDecoder
-from tidemill.model.span import Span
+from tidemill.flow.rawkv import KeyDecoder, key_tables
+from tidemill.model.keys import DEFAULT_KEYSPACE, Bounds, KeyApi, KeyRange, cut, split
+from tidemill.model.span import KEY_END, Span
 from tidemill.model.table import TableInfo
-from tidemill.model.ts import Ts, compose, physical_ms
-from tidemill.upstream.feed.registration import StreamMode, raw_mode
-from tidemill.upstream.keyspace import Keyspace, raw_v2
+from tidemill.model.ts import Ts
+from tidemill.source.scan.keys import KeyScan
+from tidemill.source.scan.parts import joined
+from tidemill.upstream.feed.registration import TRANSACTIONS, StreamMode, raw_mode
+from tidemill.upstream.keyspace import TXN_V1, Keyspace, raw_v2, txn_v2
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.raw import RawClient
 from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.snapshot import SnapshotReader
 
-DEFAULT_KEYSPACE = "DEFAULT"
-DEFAULT_SAFE_INTERVAL_SECONDS = 3.0  # as TiKV-CDC's resolved-ts-safe-interval
-MAX_KEY_BYTES = 8192  # TiKV's own default
-
-_ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|[0-7]{3}|[abfnrtv\\'\"])|(\\)", re.DOTALL)
-_NAMED = dict(zip(b"abfnrtv\\'\"", b"\a\b\f\n\r\t\v\\'\"", strict=True))
-
-
-class KeyFormat(StrEnum):
-    """How keys are written on the command line."""
-
-    hex = "hex"  # 6b657931
-    raw = "raw"  # key1, in UTF-8
-    escaped = "escaped"  # key\x001
-
-
-def read_key(text: str, form: KeyFormat, option: str) -> bytes:
-    """Raises UsageError, which names the ``option`` that has it."""
-    match form:
-        case KeyFormat.raw:
-            key = text.encode()
-        case KeyFormat.hex:
-            if not re.fullmatch(r"([0-9a-fA-F]{2})*", text):
-                raise UsageError(
-                    f"{option} {_cut(text)!r} is not a key in hex: write two digits 0-9, a-f for each byte, as "
-                    f"6b6579 for 'key', or give --format raw."
-                )
-            key = bytes.fromhex(text)
-        case KeyFormat.escaped:
-            key = _unescaped(text, option)
-    if len(key) > MAX_KEY_BYTES:
-        raise UsageError(f"{option} has {len(key)} bytes, and TiKV takes keys of {MAX_KEY_BYTES} at most. Cut it.")
-    return key
-
-
-def _unescaped(text: str, option: str) -> bytes:
-    def byte(found: re.Match[bytes]) -> bytes:
-        escape = found[1]
-        if escape is None:
-            raise UsageError(
-                f"{option} {_cut(text)!r} is not an escaped key: behind a backslash comes x and two hex digits, three "
-                "octal digits, or one of a b f n r t v \\ ' \". Write a backslash itself as \\\\."
-            )
-        if escape[:1] == b"x":
-            return bytes([int(escape[1:], 16)])
-        if len(escape) == 1:
-            return bytes([_NAMED[escape[0]]])
-        number = int(escape, 8)
-        if number > 0xFF:
-            raise UsageError(f"{option} {_cut(text)!r} has \\{escape.decode()}, which is no byte: \\377 is the last.")
-        return bytes([number])
-
-    return _ESCAPE.sub(byte, text.encode())
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 60 else text[:60] + "…"
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRange:
-    """``[start, end)`` of a keyspace's keys; empty ones: from its first key, to its last."""
-
-    start: bytes = b""
-    end: bytes = b""
-    keyspace: str = ""  # by its name; empty: the default one
-    safe_interval_seconds: float = DEFAULT_SAFE_INTERVAL_SECONDS
-
-    def __post_init__(self) -> None:
-        if self.end and self.start >= self.end:
-            trouble = "is empty" if self.start == self.end else "is inverted"
-            raise UsageError(
-                f"the range from --start-key {self.start.hex()} to --end-key {self.end.hex()} (in hex) {trouble}: the "
-                "start belongs to it and the end does not, so the start has to be the lower one. Leave both out for "
-                "the whole keyspace."
-            )
-
-    def before(self, now_ts: Ts) -> Ts:
-        """Where to begin for every write from ``now_ts`` on: stores stamp them by clocks that may be behind PD's."""
-        return compose(max(0, physical_ms(now_ts) - round(self.safe_interval_seconds * 1000)))
-
-    @property
-    def name(self) -> str:
-        """For the changefeed's state: two of one name are one range."""
-        return f"{self.keyspace or DEFAULT_KEYSPACE}[{self.start.hex()},{self.end.hex()})"
+_MOST_PARTS = 256  # of a copy of each part, since each takes a second however small it is
 
 
 @dataclass(frozen=True, slots=True)
 class KeySource:
-    """RawKV's changes of a range, of API V2."""
+    """Changes of keys, in parts that together are the ranges. Without ``parts`` each range is one."""
 
     keyspace: Keyspace
     keys: KeyRange
+    parts: tuple[Bounds, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            object.__setattr__(self, "parts", tuple(self.keys.ranges))
 
     @property
     def mode(self) -> StreamMode:
+        if self.keys.api is KeyApi.txn:
+            return TRANSACTIONS
         return raw_mode(round(self.keys.safe_interval_seconds * 1000))
 
     @property
     def span(self) -> Span:
-        start, end = self.keyspace.range(self.keys.start, self.keys.end)
-        return Span(self.keyspace.physical(start), self.keyspace.physical_end(end))
+        """From the first key to the last; between several ranges there are others."""
+        return self.span_between(self.parts[0][0], self.parts[-1][1])
 
     def span_of(self, ids: Sequence[int]) -> Span:
-        return self.span
+        """Parts are read one by one: a change tells not of which it is."""
+        if len(ids) != 1:
+            raise InvariantError(f"parts {list(ids)} of a range of keys would be read together. Report it.")
+        return self.span_between(*self.parts[ids[0] - 1])
+
+    def span_between(self, first: bytes, behind: bytes) -> Span:
+        start, end = self.keyspace.range(first, behind)
+        return Span(self.keyspace.physical(start), self.keyspace.physical_end(end))
 
     def decoder(self, table: TableInfo, physical_id: int, is_mixed: bool) -> Decoder:
-        return RawDecoder(table)
+        return KeyDecoder(table, len(self.keyspace.prefix), self.keys.filter)
+
+    async def copy_parts(
+        self, pd: PdClient, table: TableInfo, physical_id: int, ts: Ts, zone: str
+    ) -> Sequence[KeyScan]:
+        pieces = [self.keyspace.range(*each) for each in cut(*self.parts[physical_id - 1], await self.borders(pd))]
+        decoder = self.decoder(table, physical_id, False)
+        return [
+            KeyScan(pd.addresses, self.mode, decoder, self.keyspace, start, end or KEY_END, ts, pd.security)
+            for start, end in joined(pieces, _MOST_PARTS)
+        ]
+
+    def tables(self, since_ts: Ts) -> list[TableInfo]:
+        return key_tables(self.keys.api, self.keys.keyspace or DEFAULT_KEYSPACE, since_ts, len(self.parts))
+
+    async def divided(self, pd: PdClient) -> "KeySource":
+        """In as many parts as are wanted, along the regions as they are now."""
+        return replace(self, parts=tuple(split(self.keys.ranges, await self.borders(pd), self.keys.span_count)))
+
+    async def by_region(self, pd: PdClient) -> list[Bounds]:
+        """All parts, cut where regions end."""
+        borders = await self.borders(pd)
+        return [piece for start, end in self.parts for piece in cut(start, end, borders)]
+
+    async def borders(self, pd: PdClient) -> list[bytes]:
+        """Where regions end within the ranges."""
+        regions = await RegionCache(pd).load(self.span)
+        ends = (self.keyspace.bounds(region)[1] for region in regions)
+        return [self.keyspace.user(end) for end in ends if end and end.startswith(self.keyspace.prefix)]
 
 
 async def find_keyspace(pd: PdClient, name: str) -> Keyspace:
@@ -149,8 +109,25 @@ async def open_keys(pd: PdClient, keys: KeyRange) -> KeySource:
     """Raises UsageError for a keyspace that is not there, and IncompatibleUpstreamError for a cluster whose RawKV has
     no change stream."""
     keyspace = await find_keyspace(pd, keys.keyspace)
-    await check_api(pd, keyspace, keys.start)
+    if keys.api is KeyApi.txn:
+        return KeySource(await _txn_keyspace(pd, keyspace.id, is_named=bool(keys.keyspace)), keys)
+    await check_api(pd, keyspace, keys.ranges[0][0])
     return KeySource(keyspace, keys)
+
+
+async def _txn_keyspace(pd: PdClient, number: int, *, is_named: bool) -> Keyspace:
+    """Keys of transactions are in a keyspace with API V2 alone; a store of V1 refuses who asks for one."""
+    found = txn_v2(number)
+    reader = SnapshotReader(pd, RegionCache(pd), keyspace=found)
+    try:
+        await reader.get(found.logical(b"k"), await pd.get_ts())
+    except (ProtocolViolationError, IncompatibleUpstreamError):
+        if is_named:
+            raise
+        return TXN_V1
+    finally:
+        await reader.close()
+    return found
 
 
 async def check_api(pd: PdClient, keyspace: Keyspace, key: bytes) -> None:

@@ -20,6 +20,7 @@ from tidemill.errors import IncompatibleUpstreamError, ProtocolViolationError, U
 from tidemill.model.span import KEY_END
 from tidemill.upstream.keyspace import RAW_V1, Keyspace, earlier
 from tidemill.upstream.kv import MAX_CALLS, KvClient, UnansweredError, decoder
+from tidemill.upstream.pace import Pace
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.topology import Region
 
@@ -79,13 +80,15 @@ class RawClient:
         keys_per_call: int = KEYS_PER_CALL,
         bytes_per_call: int = PUT_BYTES_PER_CALL,
         longest_pause_seconds: float = inf,
+        pace: Pace | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """A request that fails is tried again after at most ``longest_pause_seconds``."""
+        """A request that fails is tried again after at most ``longest_pause_seconds``. ``pace``: of what is written in
+        batches."""
         self._keys_per_call, self._bytes_per_call = keys_per_call, bytes_per_call
         self._keyspace = keyspace
         self._is_atomic = is_atomic
-        self._max_calls = max_calls
+        self._max_calls, self._pace = max_calls, pace
         self._kv = KvClient(regions, keyspace=keyspace, longest_pause_seconds=longest_pause_seconds, clock=clock)
 
     async def close(self) -> None:
@@ -135,6 +138,8 @@ class RawClient:
             return kvrpcpb_pb2.RawBatchPutRequest(pairs=listed, ttls=given, for_cas=self._is_atomic)
 
         async def ask(some: Sequence[bytes]) -> int:
+            if self._pace is not None:
+                await self._pace.wait(sum(len(key) + len(values[key]) for key in some))
             count, answer = await self._kv.send_some("RawBatchPut", some, request, _batch_put_answer)
             _raise_refusal("RawBatchPut", answer.error)
             return count
@@ -160,6 +165,8 @@ class RawClient:
             return kvrpcpb_pb2.RawBatchDeleteRequest(keys=some, for_cas=self._is_atomic)
 
         async def ask(some: Sequence[bytes]) -> int:
+            if self._pace is not None:
+                await self._pace.wait(sum(map(len, some)))
             count, answer = await self._kv.send_some("RawBatchDelete", some, request, _batch_delete_answer)
             _raise_refusal("RawBatchDelete", answer.error)
             return count

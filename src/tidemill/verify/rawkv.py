@@ -11,14 +11,13 @@ of the whole is sure where nothing is written meanwhile.
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.errors import UsageError
+from tidemill.model.keys import KeyRange
 from tidemill.model.security import Security
-from tidemill.source.keyrange import KeyRange, KeySource, find_keyspace, open_keys
-from tidemill.upstream.keyspace import Keyspace
+from tidemill.source.keyrange import find_keyspace, open_keys
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.raw import Checksum, RawClient
 from tidemill.upstream.regions import RegionCache
@@ -93,12 +92,6 @@ def _total(parts: Sequence[Part]) -> dict[str, int]:
     return {"pairs": sum(p.upstream.pairs for p in parts), "bytes": sum(p.upstream.bytes for p in parts)}
 
 
-def cuts(start: bytes, end: bytes, borders: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    """``[start, end)`` in parts that end at those of the ``borders`` that lie inside; an empty end is the very last."""
-    inside = sorted({border for border in borders if border > start and (not end or border < end)})
-    return list(pairwise([start, *inside, end]))
-
-
 def compare_keys(
     source: Cluster,
     target: Cluster,
@@ -130,7 +123,7 @@ async def _compare(
             )
         ours, theirs = (RawClient(RegionCache(pd), keyspace=chosen.keyspace) for pd in (upstream, downstream))
         try:
-            parts = await _compared(ours, theirs, await _parts(upstream, chosen))
+            parts = await _compared(ours, theirs, await chosen.by_region(upstream))
             give_up = clock.monotonic() + wait_seconds
             while any(not part.is_equal for part in parts) and clock.monotonic() < give_up:
                 await clock.sleep(_PAUSE_SECONDS)
@@ -141,16 +134,6 @@ async def _compare(
             await ours.close()
             await theirs.close()
     return KeyReport(parts)
-
-
-async def _parts(pd: PdClient, source: KeySource) -> list[tuple[bytes, bytes]]:
-    regions = await RegionCache(pd).load(source.span)
-    ends = [source.keyspace.bounds(region)[1] for region in regions]
-    return cuts(source.keys.start, source.keys.end, _user_keys(source.keyspace, ends))
-
-
-def _user_keys(keyspace: Keyspace, logical: Sequence[bytes]) -> list[bytes]:
-    return [keyspace.user(key) for key in logical if key.startswith(keyspace.prefix)]
 
 
 async def _compared(ours: RawClient, theirs: RawClient, parts: Sequence[tuple[bytes, bytes]]) -> list[Part]:

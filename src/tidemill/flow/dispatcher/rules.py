@@ -6,11 +6,14 @@ Dispatching (text, travels) ──► DispatchRules (read) ── table ──�
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.flow.dispatcher.partition import PartitionRule
+from tidemill.flow.dispatcher.partition import Kind, PartitionRule
 from tidemill.flow.dispatcher.topics import TopicExpression
 from tidemill.flow.filter.rules import TableRules
+from tidemill.flow.rawkv import is_of_keys
 from tidemill.model.changefeed import ChangefeedConfig, Dispatch
 from tidemill.model.table import TableInfo
+
+_BY_KEY = PartitionRule(Kind.INDEX_VALUE)  # keys are in order each by itself, and a table of them is large
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class DispatchRules:
     def destination(self, table: TableInfo) -> Destination:
         entry = self._entry(table.schema, table.name)
         if entry is None:
-            return Destination(self._default_topic, PartitionRule())
+            return Destination(self._default_topic, _BY_KEY if is_of_keys(table) else PartitionRule())
         return Destination(entry.topic.topic(table.schema, table.name, self._default_topic), entry.rule)
 
     def topic(self, schema: str, table: str) -> str:

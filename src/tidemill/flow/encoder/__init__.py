@@ -19,6 +19,7 @@ from tidemill.flow.encoder.long_form import LongForm
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, Message, Option, QueueProtocol
 from tidemill.flow.encoder.raw_json import RawJson
+from tidemill.flow.encoder.raw_queue import RawAvro, RawJsonQueue
 from tidemill.flow.encoder.registry import (
     FOR_FILES,
     FOR_QUEUES,
@@ -50,7 +51,9 @@ __all__ = [
     "OpenProtocol",
     "Option",
     "QueueProtocol",
+    "RawAvro",
     "RawJson",
+    "RawJsonQueue",
     "Simple",
     "protocol_keys",
     "read_protocol",

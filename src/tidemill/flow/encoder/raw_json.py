@@ -1,4 +1,4 @@
-"""rawkv-json: one JSON line per change of a RawKV key, for files.
+"""rawkv-json: one JSON line per change of a key, for files; in queues they are messages (``raw_queue``).
 
     {"key":"azE=","value":"djE=","ts":445644800000000006,"op":"put","expiry":1700000100}
     {"key":"azE=","ts":445644800000000009,"op":"delete"}
@@ -18,7 +18,7 @@ from tidemill.columnar.encoded import Encoded
 from tidemill.columnar.program import NEW, OLD, Program, ProgramBuilder, TextColumn, run
 from tidemill.errors import UsageError
 from tidemill.flow.encoder.port import Option
-from tidemill.flow.rawkv import is_raw
+from tidemill.flow.rawkv import is_of_keys
 from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.table import TableInfo
 
@@ -51,9 +51,9 @@ class RawJsonEncoder:
         self._program = _program(terminator)
 
     def encode(self, rows: RowBatch) -> Encoded:
-        if not is_raw(rows.table):
+        if not is_of_keys(rows.table):
             raise UsageError(
-                f"protocol {RawJson.name} is for keys and values of RawKV, and {rows.table.full_name} is a table. "
+                f"protocol {RawJson.name} is for keys and values, and {rows.table.full_name} is a table. "
                 "Choose canal-json or csv."
             )
         return run(self._program, rows, _prepare)

@@ -22,6 +22,7 @@ from tidemill.flow.encoder.long_form import LongForm
 from tidemill.flow.encoder.open_protocol import OpenProtocol
 from tidemill.flow.encoder.port import Encoder, FileProtocol, MessageProtocol, Option, QueueProtocol
 from tidemill.flow.encoder.raw_json import RawJson
+from tidemill.flow.encoder.raw_queue import RawAvro, RawJsonQueue
 from tidemill.flow.encoder.simple import Simple
 from tidemill.model.row import RowBatch
 
@@ -38,6 +39,8 @@ FOR_QUEUES: Mapping[str, type[QueueProtocol]] = {
     Debezium.name: Debezium,
     Avro.name: Avro,
     LongForm.name: LongForm,
+    RawJsonQueue.name: RawJsonQueue,
+    RawAvro.name: RawAvro,
 }
 
 P = TypeVar("P", bound=MessageProtocol)

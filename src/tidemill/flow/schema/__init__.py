@@ -11,7 +11,7 @@ Runs in the capture; the tables it gives travel to executors.
 
 from tidemill.flow.schema.follow import Followed
 from tidemill.flow.schema.snapshot import PastRead, past_reads
-from tidemill.flow.schema.store import SchemaChange, SchemaStore, store_of_table
+from tidemill.flow.schema.store import SchemaChange, SchemaStore, store_of_tables
 from tidemill.flow.schema.versions import Absent
 from tidemill.tidb.meta import JOB_TABLE_ID, scan_ranges
 
@@ -24,5 +24,5 @@ __all__ = [
     "SchemaStore",
     "past_reads",
     "scan_ranges",
-    "store_of_table",
+    "store_of_tables",
 ]

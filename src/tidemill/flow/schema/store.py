@@ -21,7 +21,7 @@ several transitions before it is done, and from there on rows are read by that c
 Pure code: the caller scans, subscribes and persists. See ``from_snapshot`` for what it owes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemill.flow.schema.effects import Catalogue, Effect, Recovered, effect_of
@@ -295,8 +295,9 @@ class SchemaStore:
         return SchemaChange(ts, (), ts, touched | moved, started, ended)
 
 
-def store_of_table(table: TableInfo, ts: Ts) -> SchemaStore:
-    """One table that never changes, for rows with commit-ts above ``ts``: of a source that has no DDL."""
+def store_of_tables(tables: Sequence[TableInfo], ts: Ts) -> SchemaStore:
+    """Tables that never change, for rows with commit-ts above ``ts``: of a source that has no DDL."""
     store = SchemaStore(ts)
-    store._load(Start(Catalogue(tables={table.id: table}), (), 0, table.version_ts))
+    since_ts = min(table.version_ts for table in tables)
+    store._load(Start(Catalogue(tables={table.id: table for table in tables}), (), 0, since_ts))
     return store

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import SinkError
-from tidemill.flow.encoder import Avro, Debezium
+from tidemill.flow.encoder import Avro, Debezium, RawAvro
 from tidemill.flow.encoder.port import (
     BootstrapProtocol,
     ChangefeedProtocol,
@@ -34,7 +34,7 @@ def of_changefeed(protocol: QueueProtocol, zone: str) -> QueueProtocol:
 
 def check(protocol: QueueProtocol) -> None:
     """Whether others that the protocol needs are there. Raises SinkError."""
-    if isinstance(protocol, Avro):
+    if isinstance(protocol, Avro | RawAvro):
         protocol.registry.check()
 
 

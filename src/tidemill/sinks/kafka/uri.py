@@ -18,7 +18,7 @@ from tidemill.config.values import boolean_of, number_from, seconds_from, senten
 from tidemill.errors import SinkUriError
 from tidemill.flow.dispatcher import Dispatching, DispatchRules
 from tidemill.flow.dispatcher.topics import is_topic
-from tidemill.flow.encoder import FOR_QUEUES, QueueProtocol, read_protocol
+from tidemill.flow.encoder import FOR_QUEUES, QueueProtocol, RawAvro, RawJsonQueue, read_protocol
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks.port import OwnerSink, Rescan, SinkWriter, Traits
@@ -87,6 +87,7 @@ class KafkaOptions:
             orders_ddls=True,
             is_together=self.consistency == "transaction",
             publish_interval_seconds=_TELLING_SECONDS,
+            ends_never_earlier=isinstance(self.protocol, RawJsonQueue | RawAvro),
         )
 
     def dispatched(self, dispatching: Dispatching) -> "KafkaOptions":

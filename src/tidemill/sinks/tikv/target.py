@@ -21,6 +21,7 @@ from tidemill.model.ts import Ts, physical_ms
 from tidemill.sinks.tikv.cluster import translated
 from tidemill.sinks.tikv.uri import TikvOptions
 from tidemill.upstream.keyspace import raw_v2
+from tidemill.upstream.pace import Pace
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.raw import RawClient
 from tidemill.upstream.regions import RegionCache
@@ -105,6 +106,7 @@ class TikvTarget:
             keys_per_call=options.batch_size,
             bytes_per_call=options.batch_bytes,
             longest_pause_seconds=options.max_backoff_seconds,
+            pace=Pace(options.rate_limit) if options.rate_limit else None,
         )
         try:
             await pd.connect(_CONNECT_SECONDS)
@@ -133,7 +135,8 @@ class TikvTarget:
         except TimeoutError as error:
             raise SinkUnavailableError(
                 f"a unit was not written within its deadline of {self.options.deadline_seconds:g} s: the target TiKV "
-                "is slow or away. It comes again. If it does so for ever, raise 'deadline' or 'concurrency' in the URI."
+                "is slow or away, or 'rate-limit' is low. It comes again. If it does so for ever, raise 'deadline', "
+                "'concurrency' or 'rate-limit' in the URI."
             ) from error
         except BaseExceptionGroup as group:
             raise_first(group)

@@ -29,6 +29,7 @@ class TikvOptions:
     batch_size: int = 1024  # keys in a request, at most
     batch_bytes: int = 512 << 10  # and bytes; a larger value goes alone
     max_backoff_seconds: float = 2.0  # between two tries of a request
+    rate_limit: int = 0  # bytes of keys and values a second that a task sends; 0: no limit
     deadline_seconds: float = 30.0  # of a unit, from when it is made
     grace_seconds: float = 1.0  # behind a deadline, for a request that was sent just before it to be carried out
     keyspace: str = ""  # by its name; empty: the default one
@@ -38,7 +39,7 @@ class TikvOptions:
 
     @property
     def traits(self) -> Traits:
-        return Traits(sharing=Sharing.ALWAYS, ends_never_earlier=True)
+        return Traits(sharing=Sharing.ALWAYS, ends_never_earlier=True, copies_by_region=True)
 
     def named(self, changefeed: str, cluster_id: int) -> "TikvOptions":
         return replace(self, source_cluster_id=cluster_id)
@@ -153,6 +154,13 @@ _PARAMETERS: Mapping[str, Parameter] = {
     ),
     "max-backoff": Parameter(
         "max_backoff_seconds", seconds_from(0.01), "2s", "The longest pause between two tries of a request."
+    ),
+    "rate-limit": Parameter(
+        "rate_limit",
+        number_from(0, most=1 << 40),
+        "0",
+        "Bytes of keys and values that a task sends in a second, at most; 0: no limit. As many tasks write at the same "
+        "time as Spark has cores.",
     ),
     "deadline": Parameter(
         "deadline_seconds",

@@ -7,6 +7,7 @@ out     parts, small and picklable, cut by region; each is read by itself into `
     handles   key ranges from bounds on the handle         snapshot  read_part: KvScan → mount
     history   a table's schemas between two ts             changes   plan_changes, read_changes: EventFeed → mount
     present   rows as other systems' Arrow types           hold      keeps the upstream from collecting what is read
+    keys      a part of a range of keys, by the scan of the change stream
     client    the planning side for callers without an     evolution what a DDL changes for a reader of fixed form
               event loop
 

@@ -42,7 +42,7 @@ def read_part(part: ScanPart, aside: list[Undecodable] | None = None) -> Iterato
     for pairs in (some.slice(low, most) for some in read for low in range(0, len(some), most)):
         stamps = np.full(len(pairs), part.ts, np.uint64)
         if aside is not None:
-            rows, bad = mount_or_set_aside(part.table, part.physical_id, _changes(pairs, stamps), part.zone)
+            rows, bad = mount_or_set_aside(part.table, part.physical_id, changes_of(pairs, stamps), part.zone)
             aside.extend(bad)
             yield rows
             continue
@@ -57,7 +57,7 @@ def read_part(part: ScanPart, aside: list[Undecodable] | None = None) -> Iterato
         )
 
 
-def _changes(pairs: pa.RecordBatch, stamps: npt.NDArray[np.uint64]) -> pa.RecordBatch:
+def changes_of(pairs: pa.RecordBatch, stamps: npt.NDArray[np.uint64]) -> pa.RecordBatch:
     """As the change stream would have brought them."""
     times = pa.array(stamps)
     columns = {

@@ -1,0 +1,107 @@
+"""One part of a range of keys, copied. Runs on executors.
+
+    change stream from ts 0 ── the scan of each region ─► changes up to the ts of the copy ─► decode ─► rows
+
+RawKV keeps no versions, so nothing can be read as of a ts. But a store that is asked for changes from the beginning
+first tells the last change of each key: its value with its ts and its expiry, or its deletion. Of these a copy takes
+what is not above its ts. The rest is brought by the changefeed's own stream, which begins at that ts: a key that is
+written while it is copied, before the scan has come to it or behind it, is left to the stream. So each version comes
+by one of the two, and all of the copy before all of the stream. Keys of transactions keep their versions, and are read
+as of the ts.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.flow.decoder import Decoder, Reading
+from tidemill.flow.puller import Puller
+from tidemill.model.receipt import Undecodable
+from tidemill.model.row import RowBatch
+from tidemill.model.security import PLAIN, Security
+from tidemill.model.span import Span
+from tidemill.model.ts import Ts
+from tidemill.source.scan.prefetch import Emit, read_ahead
+from tidemill.source.scan.snapshot import changes_of
+from tidemill.upstream.feed.registration import StreamMode
+from tidemill.upstream.keyspace import Keyspace
+from tidemill.upstream.pd import PdClient
+from tidemill.upstream.regions import RegionCache
+from tidemill.upstream.snapshot import SnapshotReader
+
+_SUBSCRIPTION = 1
+_BEGINNING = Ts(0)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyScan:
+    """The last changes, up to ``ts``, of the keys in ``[start, end)``. Small and picklable."""
+
+    pd: str
+    mode: StreamMode
+    decoder: Decoder
+    keyspace: Keyspace
+    start: bytes  # logical keys, of which the end is never empty
+    end: bytes
+    ts: Ts
+    security: Security = PLAIN
+
+    @property
+    def span(self) -> Span:
+        return Span(self.keyspace.physical(self.start), self.keyspace.physical_end(self.end))
+
+    def read(self, aside: list[Undecodable] | None = None) -> Iterator[RowBatch]:
+        """In no order. Of a key that is changed meanwhile there may be nothing."""
+        for changes in read_ahead(partial(_read_snapshot if self.mode.has_locks else _read, self)):
+            yield self.decoder.decode(changes, Reading("UTC"), [])
+
+
+async def _read(part: KeyScan, emit: Emit[pa.RecordBatch]) -> None:
+    async with PdClient(part.pd, security=part.security) as pd:
+        receiver = _UpTo(part.ts, emit)
+        puller = Puller(pd, receiver, mode=part.mode)
+        puller.subscribe(
+            _SUBSCRIPTION, Span(part.keyspace.physical(part.start), part.keyspace.physical_end(part.end)), _BEGINNING
+        )
+        pulling = asyncio.create_task(puller.run())
+        scanned = asyncio.create_task(receiver.is_scanned.wait())
+        try:
+            await asyncio.wait([pulling, scanned], return_when=asyncio.FIRST_COMPLETED)
+            if pulling.done():
+                await pulling
+        finally:
+            for task in (pulling, scanned):
+                task.cancel()
+            await asyncio.gather(pulling, scanned, return_exceptions=True)
+
+
+async def _read_snapshot(part: KeyScan, emit: Emit[pa.RecordBatch]) -> None:
+    async with PdClient(part.pd, security=part.security) as pd:
+        reader = SnapshotReader(pd, RegionCache(pd), keyspace=part.keyspace)
+        try:
+            async for pairs in reader.scan(part.start, part.end, part.ts):
+                await emit(changes_of(pairs, np.full(len(pairs), part.ts, np.uint64)))
+        finally:
+            await reader.close()
+
+
+class _UpTo:
+    """Hands on what is not above the ts, until all regions have been scanned."""
+
+    def __init__(self, ts: Ts, emit: Emit[pa.RecordBatch]) -> None:
+        self._ts, self._emit = pa.scalar(ts, pa.uint64()), emit
+        self.is_scanned = asyncio.Event()
+
+    async def receive(self, subscription: int, changes: pa.RecordBatch) -> None:
+        wanted = changes.filter(pc.less_equal(changes.column("commit_ts"), self._ts))
+        if len(wanted) and not self.is_scanned.is_set():
+            await self._emit(wanted)
+
+    def resolve(self, subscription: int, resolved_ts: Ts) -> None:
+        """Only a region that has been scanned resolves anything."""
+        self.is_scanned.set()
