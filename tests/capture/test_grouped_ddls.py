@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
@@ -32,9 +32,9 @@ class GroupingSink(BothHalves):
         self.calls: list[tuple[int, int]] = []
 
     def ddl(self, event: DdlEvent) -> None:
-        self.ddls([event])
+        self.ddls([event], lambda count: None)
 
-    def ddls(self, events: Sequence[DdlEvent]) -> None:
+    def ddls(self, events: Sequence[DdlEvent], passed: Callable[[int], None]) -> None:
         assert self._data_dir.saved is not None
         self.calls.append((len(events), self._data_dir.saved.rows))
 
@@ -95,6 +95,60 @@ def test_ddls_go_together_once_the_rows_before_all_of_them_are_saved(
 
     events = len(one.events) + len(other.events)
     assert asyncio.run(story()) == [(events, 3)]
+
+
+class SlowSink(GroupingSink):
+    """The second of two DDLs takes until the test has seen the first one passed."""
+
+    def __init__(self, data_dir: DataDir) -> None:
+        super().__init__(data_dir)
+        self.may_end = threading.Event()
+
+    def ddls(self, events: Sequence[DdlEvent], passed: Callable[[int], None]) -> None:
+        super().ddls(events, passed)
+        passed(1)
+        assert self.may_end.wait(PATIENCE_SECONDS)
+
+
+def test_the_tables_of_a_ddl_do_not_wait_for_one_behind_it(tmp_path: Path) -> None:
+    store, changes = deepcopy(fed_store("ddl"))
+    start_ts, data_dir = Ts(load("ddl").bootstrap_ts), DataDir(tmp_path / "data")
+    one, other = next(
+        pair
+        for pair in pairwise(changes)
+        if _are_apart(pair[0].touched, pair[1].touched) and len(pair[0].events) == len(pair[1].events) == 1
+    )
+
+    async def story() -> tuple[list[int], int]:
+        nobody: Any = None  # no upstream is asked
+        feed = SchemaFeed(nobody, store, Ts(one.finished_ts - 1))
+        state = ChangefeedState(1, "blackhole:", start_ts, feed.resolved_ts, feed.resolved_ts, 0, {}, None)
+        data_dir.acquire()
+        data_dir.save(state)
+        sink, states, ended = SlowSink(data_dir), StateWriter(data_dir), asyncio.Event()
+        owner = ChangefeedOwner(feed, sink, state, states)
+        feed.changes.extend([one, other])
+        feed.resolved_ts = Ts(other.finished_ts + 1)
+
+        def tell(orders: Orders) -> None:
+            if one.finished_ts <= orders.ddl_ts:
+                sink.may_end.set()
+            if owner.ddls.count:
+                ended.set()
+
+        owner.enter("p", EVERYTHING, state.at, tell, replaces=NOBODY)
+        owner.start()
+        owner.report(
+            Report("p", 1, EVERYTHING, Checkpoints(other.finished_ts, dict.fromkeys(one.touched, one.finished_ts)))
+        )
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await ended.wait()
+        await kill(owner)
+        states.close()
+        data_dir.release()
+        return [size for size, _ in sink.calls], owner.ddls.count
+
+    assert asyncio.run(story()) == ([2], 2)
 
 
 def _are_apart(one: frozenset[int], other: frozenset[int]) -> bool:

@@ -5,6 +5,8 @@
 Where a sink gains by it, those that are due and have nothing to do with each other are run at once.
 """
 
+import asyncio
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from tidemill.capture.owner import ChangefeedOwner
 
 log = get_logger("owner")
+
+_TELLING_SECONDS = 0.1  # between two looks at which of several DDLs have run
 
 
 class Ddls:
@@ -63,11 +67,7 @@ class Ddls:
                 await self._run_together(due)
             else:
                 await self._run(due[0])
-            for _ in due:
-                self._waiting.popleft()
-                self._queue.pop()
-                owner.owned = replace(ddl_done(owner.owned, self.barriers), is_ddl_running=True)  # until the last
-            owner.note_idle_move()
+                self._pass(1)
         owner.owned = replace(owner.owned, is_ddl_running=False)
         owner.tell()
         owner.publishing.begin()
@@ -87,11 +87,46 @@ class Ddls:
         due = list(takewhile(_brings_no_rows, islice(self._waiting, together)))
         return due or [self._waiting[0]]
 
+    def _pass(self, count: int) -> None:
+        """So many of the first have run."""
+        owner = self._owner
+        for _ in range(count):
+            self._waiting.popleft()
+            self._queue.pop()
+            owner.owned = replace(ddl_done(owner.owned, self.barriers), is_ddl_running=True)  # until the last
+        owner.note_idle_move()
+
     async def _run_together(self, changes: Sequence[SchemaChange]) -> None:
+        """One may take an hour: the tables of those before it go on meanwhile."""
         assert isinstance(self._sink, GroupingOwner)
-        sent = [self._as_it_goes_out(event) for change in changes for event in self._kept(change)]
-        await self._owner.beside.in_sink(self._sink.ddls, sent)
-        self.count += len(sent)
+        sent, ends = list[DdlEvent](), list[int]()
+        for change in changes:
+            sent += [self._as_it_goes_out(event) for event in self._kept(change)]
+            ends.append(len(sent))
+        said = told = 0
+
+        def passed(count: int) -> None:
+            nonlocal said
+            said = count
+
+        async def tell() -> None:
+            nonlocal told
+            while True:
+                await asyncio.sleep(_TELLING_SECONDS)
+                count = bisect_right(ends, said)
+                if count > told:
+                    self._pass(count - told)
+                    told = count
+                    self._owner.tell()
+
+        telling = asyncio.create_task(tell())
+        try:
+            await self._owner.beside.in_sink(self._sink.ddls, sent, passed)
+            self._pass(len(changes) - told)
+            told = len(changes)
+        finally:
+            telling.cancel()
+            self.count += ends[told - 1] if told else 0
 
     async def _run(self, change: SchemaChange) -> None:
         owner = self._owner

@@ -164,9 +164,10 @@ class OwnerSink(Protocol):
 class GroupingOwner(OwnerSink, Protocol):
     """Of a downstream where several DDLs cost little more than one."""
 
-    def ddls(self, events: Sequence[DdlEvent]) -> None:
+    def ddls(self, events: Sequence[DdlEvent], passed: Callable[[int], None]) -> None:
         """Like ``ddl`` for each, in any order. No two touch the same table, no row goes between them, and none of them
-        brings rows. After a crash some may have run, and all come again."""
+        brings rows. After a crash some may have run, and all come again. ``passed`` may be told meanwhile, from any
+        thread, how many of the first have run for good: their tables need not wait for the others."""
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ A gate between the writer and the server stands for SIGSTOP: it holds the writer
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -98,6 +98,8 @@ class Gate:
             pass
         finally:
             for each in (source, target):
+                with suppress(OSError):  # closing it alone ends no read of another thread, nor the connection then
+                    each.shutdown(socket.SHUT_RDWR)
                 each.close()
 
 

@@ -19,7 +19,7 @@ begins a new generation, which targets carry; a task of an older one cannot publ
 ``durable``). The owner's own files are written in its term, by the same means.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, tzinfo
 from typing import Any
 
@@ -98,7 +98,7 @@ class FileOwner(AnyTable, NoSyncPoints):
     def ddl(self, event: DdlEvent) -> dict[str, Any] | None:
         """Write the schema file or files of a DDL, and the rows of a table that has just got its key: no change tells
         of them. May be called again for the same one."""
-        self.ddls([event])
+        self._describe([event])
         if self._rescan is None or event.table_info is None or not event.gives_key:
             return None
         at = [int(event.finished_ts), event.seq]
@@ -107,7 +107,11 @@ class FileOwner(AnyTable, NoSyncPoints):
             self._refilled = at
         return self._state()
 
-    def ddls(self, events: Sequence[DdlEvent]) -> None:
+    def ddls(self, events: Sequence[DdlEvent], passed: Callable[[int], None]) -> None:
+        """None of them takes long enough to tell of it."""
+        self._describe(events)
+
+    def _describe(self, events: Sequence[DdlEvent]) -> None:
         """Write the schema files of several DDLs."""
         self._terms.check()
         files = [file for event in events for file in self._schema_files(event)]

@@ -174,7 +174,7 @@ class Carrier:
         elif not has_run and self._run_fitted(clock):
             return  # made anew: with all its rows
         self._settle_defaults(clock)
-        if self._rows is not None and after is not None and (is_new or self._is_converted()):
+        if self._rows is not None and after is not None and (is_new or (not self._at.is_tidb and is_converted(event))):
             self._rows.copy(after, after.physical_ids, event.finished_ts)
 
     def _remove_partitions(self, *, has_run: bool) -> None:
@@ -355,23 +355,6 @@ class Carrier:
             )
         self._rows.delete(table, physical_ids, self._event.finished_ts)
 
-    def _is_converted(self) -> bool:
-        """Whether TiDB has written all rows anew, by rules of its own: a column has become another, of its name or,
-        by CHANGE COLUMN, of a new one."""
-        before, after = self._event.pre_table_info, self._event.table_info
-        if self._at.is_tidb or before is None or after is None or not before.is_eligible or not after.is_eligible:
-            return False
-        was = {column.name.lower(): column for column in before.columns}
-        known = {column.id for column in before.columns}
-        may_be_renamed = "CHANGE" in self._event.query.upper()
-        for new in after.columns:
-            old = was.get(new.name.lower())
-            is_other = may_be_renamed if old is None else _is_other_kind(old, new)
-            is_new = new.id not in known if old is None else new.id != old.id
-            if is_new and is_other and not new.is_virtual:
-                return True
-        return False
-
     def _settle_defaults(self, clock: Clock) -> None:
         """A SET's default that has its empty member, which others drop from a text, for the rows that were there; and
         CURRENT_TIMESTAMP where columns that were added together have two, by two clocks."""
@@ -394,6 +377,24 @@ class Carrier:
             sets = ", ".join(f"{quoted(column)} = {value}" for column, value in values.items())
             with set_to(self._session, Clock("", UTC)):
                 ask(self._session, f"UPDATE {self._at.name} SET {sets}")
+
+
+def is_converted(event: DdlEvent) -> bool:
+    """Whether TiDB has written all rows anew, by rules of its own: a column has become another, of its name or, by
+    CHANGE COLUMN, of a new one. Another TiDB does the same by itself."""
+    before, after = event.pre_table_info, event.table_info
+    if before is None or after is None or not before.is_eligible or not after.is_eligible:
+        return False
+    was = {column.name.lower(): column for column in before.columns}
+    known = {column.id for column in before.columns}
+    may_be_renamed = "CHANGE" in event.query.upper()
+    for new in after.columns:
+        old = was.get(new.name.lower())
+        is_other = may_be_renamed if old is None else _is_other_kind(old, new)
+        is_new = new.id not in known if old is None else new.id != old.id
+        if is_new and is_other and not new.is_virtual:
+            return True
+    return False
 
 
 def _definitions(partitioning: str) -> list[tuple[str, str]]:

@@ -22,8 +22,9 @@ from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts, show
 from tidemill.sinks.mysql import failures
 from tidemill.sinks.mysql.carry import Carrier
-from tidemill.sinks.mysql.generation import SCHEMA, Generation
+from tidemill.sinks.mysql.generation import Generation
 from tidemill.sinks.mysql.lines import Lines
+from tidemill.sinks.mysql.notes import Notes
 from tidemill.sinks.mysql.place import has_job
 from tidemill.sinks.mysql.refill import Refill
 from tidemill.sinks.mysql.retry import Patience
@@ -31,14 +32,6 @@ from tidemill.sinks.mysql.session import Downstream, Flavor, SessionSettings, as
 from tidemill.tidb.lexer import quoted
 
 log = get_logger("mysql")
-
-_TABLE = f"`{SCHEMA}`.`tidemill_ddl_v2`"
-_CREATE = (
-    f"CREATE TABLE IF NOT EXISTS {_TABLE} (changefeed VARCHAR(255) NOT NULL, cluster VARCHAR(64) NOT NULL, "
-    "finished_ts BIGINT UNSIGNED NOT NULL, seq INT NOT NULL, is_done TINYINT NOT NULL, was VARCHAR(64) NOT NULL, "
-    "PRIMARY KEY (changefeed, cluster, finished_ts, seq))"
-)
-_PLACE = "changefeed=%s AND cluster=%s AND finished_ts=%s AND seq=%s"
 
 # What these change exists in TiDB only.
 _MEANINGLESS: Final = frozenset(
@@ -102,28 +95,24 @@ class DdlRunner:
         return self._downstream.flavor is Flavor.TIDB
 
     def _run_once(self, session: Any, event: DdlEvent) -> None:
-        place = (self._options.changefeed, self._options.cluster_id, event.finished_ts, event.seq)
-        ask(session, _CREATE)
-        found = ask(session, f"SELECT is_done, was FROM {_TABLE} WHERE {_PLACE}", place)
-        if found and found[0][0]:
+        notes = Notes(session, self._options)
+        notes.prepare()
+        found = notes.of([event]).get((event.finished_ts, event.seq))
+        is_done, was = found or (False, "")
+        if is_done:
             return
-        has_run = bool(found) and self._went_through(session, event, str(found[0][1]))
-        if not found:
-            # The others may come again after a crash: the owner saves its progress behind several.
-            forgotten = (*place[:2], self._saved_ts)
-            ask(session, f"DELETE FROM {_TABLE} WHERE changefeed=%s AND cluster=%s AND finished_ts<%s", forgotten)
-            was = self._fingerprint(session, event)
-            ask(session, f"INSERT INTO {_TABLE} VALUES (%s, %s, %s, %s, 0, %s)", (*place, was))
+        has_run = found is not None and self._went_through(session, event, was)
+        if found is None:
+            notes.begin([event], self._fingerprint(session, event), saved_ts=self._saved_ts)
         if self._is_tidb and event.type not in (ActionType.CREATE_SCHEMA, ActionType.CREATE_TABLE):
             self._wait_for_job(session, event, is_add_index=True)
-        note = f"UPDATE {_TABLE} SET was=%s WHERE {_PLACE}"
         carrier = Carrier(
             session, event, self._settings, self._downstream, self._lines, self._rows,
-            lambda: ask(session, note, (_AS_ROWS, *place)), is_new=not found,
+            lambda: notes.change(event, _AS_ROWS), is_new=found is None,
         )  # fmt: skip
         carrier.carry_out(has_run=has_run)
-        ask(session, f"UPDATE {_TABLE} SET is_done=1 WHERE {_PLACE}", place)
-        log.info("DDL executed", table=_place(event), query=event.query, finished_ts=event.finished_ts)
+        notes.end(event)
+        note_executed(event)
 
     def _went_through(self, session: Any, event: DdlEvent, was: str) -> bool:
         """Whether a DDL that is noted as begun is found to be done."""
@@ -200,6 +189,10 @@ class DdlRunner:
             f"{number}). The statement is: {event.query}. Give the table the form that it has upstream, "
             "or let the changefeed's filter ignore this DDL, then start again; nothing was skipped."
         )
+
+
+def note_executed(event: DdlEvent) -> None:
+    log.info("DDL executed", table=_place(event), query=event.query, finished_ts=event.finished_ts)
 
 
 def _form(table: TableInfo) -> _Form:

@@ -16,9 +16,9 @@ writer for good is to replace its mark by one that says so, for as long as the o
 slots then. So one that has yet to begin finds that it is ended, or that there is another term.
 
 The owner is a writer without a name, and its terms are the generations. DDL commits by itself, so it cannot be within
-such a transaction. It runs under a named lock of the server instead (``ddl_turn``), which a new term takes once after
-it has put its mark: an older one's DDL is over by then, or its session is ended, and a later one is refused before it
-begins.
+such a transaction. It runs under a named lock of the server instead (``ddl_turn``), one for each session that is at
+DDLs. A new term takes all of them once after it has put its mark: an older one's DDLs are over by then, or their
+sessions are ended, and a later one is refused before it begins.
 """
 
 import hashlib
@@ -54,6 +54,7 @@ _LOCK_WAIT: Final = frozenset({1205, 3572})
 _NO_SUCH_SESSION: Final = 1094
 _OUT_OF_RANGE: Final = 1690
 _LOCK_WAIT_SECONDS = 1
+MOST_DDL_SESSIONS: Final = 4  # of an owner, at the same time
 _SLOTS_A_STATEMENT = 500  # each session leaves one behind, and a statement has to fit into a packet
 
 # Fails (1690) unless the statement before it has changed exactly one row.
@@ -142,11 +143,15 @@ class Generation:
             raise
 
     @contextmanager
-    def ddl_turn(self, session: Session, until: Callable[[Callable[[], bool], float], bool]) -> Iterator[None]:
-        """For one DDL: no DDL of another generation runs meanwhile. Raises TakenOverError. ``until`` asks again
-        and again until something is so; False if it was interrupted."""
+    def ddl_turn(
+        self, session: Session, until: Callable[[Callable[[], bool], float], bool], number: int = 0
+    ) -> Iterator[None]:
+        """For DDLs in a session: none of another generation runs meanwhile in the session of this ``number``, below
+        ``MOST_DDL_SESSIONS``. Raises TakenOverError. ``until`` asks again and again until something is so; False if it
+        was interrupted."""
+        lock = self._locks[number]
         with session.cursor() as cursor:
-            if not until(lambda: _is_locked(cursor, self._lock, _LOCK_WAIT_SECONDS), 0.0):
+            if not until(lambda: _is_locked(cursor, lock, _LOCK_WAIT_SECONDS), 0.0):
                 raise failures.DownstreamUnavailableError(
                     f"stopped while another session was at a DDL for changefeed {self.changefeed!r}. The changefeed "
                     "continues with this DDL when it is started again."
@@ -157,7 +162,7 @@ class Generation:
             finally:
                 if session.open:
                     with suppress(pymysql.err.MySQLError, OSError):
-                        cursor.execute("SELECT RELEASE_LOCK(%s)", (self._lock,))
+                        cursor.execute("SELECT RELEASE_LOCK(%s)", (lock,))
 
     def begin(self, session: Session, after: Sequence[str] = (), term: str = "") -> None:
         """Become the newest generation: who asks from here on is refused. ``end_older`` is to follow. With ``after``,
@@ -197,9 +202,10 @@ class Generation:
             self._confirm(cursor)
 
     @property
-    def _lock(self) -> str:
-        """The name of the lock for DDLs; a server takes 64 characters."""
-        return "tidemill_" + hashlib.sha256(f"{self.cluster}\0{self.changefeed}".encode()).hexdigest()[:40]
+    def _locks(self) -> list[str]:
+        """The names of the locks for DDLs; a server takes 64 characters."""
+        first = "tidemill_" + hashlib.sha256(f"{self.cluster}\0{self.changefeed}".encode()).hexdigest()[:40]
+        return [first, *(f"{first}_{number}" for number in range(1, MOST_DDL_SESSIONS))]
 
     def _confirm(self, cursor: Any) -> None:
         """Raises TakenOverError."""
@@ -222,14 +228,7 @@ class Generation:
         )
 
     def _end_older_ddl(self, cursor: Any) -> bool:
-        if not _is_locked(cursor, self._lock, 0):
-            cursor.execute("SELECT IS_USED_LOCK(%s)", (self._lock,))
-            ((number,),) = cursor.fetchall()
-            if number is not None:
-                _end(cursor, int(number))
-            return False
-        cursor.execute("SELECT RELEASE_LOCK(%s)", (self._lock,))
-        return True
+        return all(_is_free(cursor, lock) for lock in self._locks)
 
 
 def prepare(session: Session) -> None:
@@ -291,6 +290,18 @@ def _column(writer: str) -> str:
 def _is_locked(cursor: Any, lock: str, seconds: int) -> bool:
     cursor.execute("SELECT GET_LOCK(%s, %s)", (lock, seconds))
     return bool(cursor.fetchone()[0])
+
+
+def _is_free(cursor: Any, lock: str) -> bool:
+    """Whether nobody holds it any more; one who does is told to end."""
+    if not _is_locked(cursor, lock, 0):
+        cursor.execute("SELECT IS_USED_LOCK(%s)", (lock,))
+        ((number,),) = cursor.fetchall()
+        if number is not None:
+            _end(cursor, int(number))
+        return False
+    cursor.execute("SELECT RELEASE_LOCK(%s)", (lock,))
+    return True
 
 
 def _end_holder(cursor: Any, slot: str, number: int) -> None:

@@ -10,7 +10,7 @@ deletes may be there from the first time. Later ones may use plain INSERT. With 
 the checkpoint has to stop so that the pair of timestamps can be recorded exactly there.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, tzinfo
 from typing import Any
 
@@ -25,11 +25,13 @@ from tidemill.sinks.mysql.dropped import KEPT_MS, Aside
 from tidemill.sinks.mysql.generation import OWNER
 from tidemill.sinks.mysql.joint import JointTarget
 from tidemill.sinks.mysql.refill import Refill
-from tidemill.sinks.mysql.session import POOL
+from tidemill.sinks.mysql.session import POOL, Flavor
 from tidemill.sinks.mysql.sessions import PATIENCE_SECONDS, Turn
 from tidemill.sinks.mysql.syncpoint import SyncPoints
 from tidemill.sinks.mysql.targets import Targets
+from tidemill.sinks.mysql.together import Team
 from tidemill.sinks.mysql.uri import MysqlOptions
+from tidemill.sinks.mysql.waves import Prefix, waves
 from tidemill.sinks.mysql.writer import MysqlTarget
 from tidemill.sinks.port import AnyTable, Rescan
 
@@ -53,6 +55,7 @@ class MysqlOwner(AnyTable):
         _check_state(state)
         self._options, self._rescan = options, rescan
         self._turn = Turn(options, OWNER, zone, patience_seconds)
+        self._team = Team(self._turn)
         self._targets = Targets(self._turn)
         self._saved_ts = Ts(0)  # no DDL below comes again
         self._tidied_ms = 0  # upstream time at which dropped tables were last looked through
@@ -63,6 +66,7 @@ class MysqlOwner(AnyTable):
         return self._turn.generation.mark if self._turn.downstream is not None else ""
 
     def begin(self) -> None:
+        self._team.close()
         self._turn.begin()
 
     def fence(self, writers: Collection[str] | None = None) -> None:
@@ -77,6 +81,17 @@ class MysqlOwner(AnyTable):
         settings = turn.ddl_settings()
         runner = DdlRunner(settings, turn.downstream, turn.generation, turn.patience, turn.lines, rows, self._saved_ts)
         runner.run(event, turn.opened, turn.lose)
+
+    def ddls(self, events: Sequence[DdlEvent], passed: Callable[[int], None]) -> None:
+        """Those that have nothing to do with each other at the same time. A TiDB runs its DDLs one by one anyway."""
+        turn, prefix = self._turn, Prefix(events, passed)
+        if turn.downstream is None:
+            raise InvariantError("DDLs before the owner's term has begun")
+        for wave in waves(events):
+            is_alone = len(wave) == 1 or turn.downstream.flavor is Flavor.TIDB
+            for event in wave if is_alone else self._team.run(wave, self._saved_ts, prefix.note):
+                self.ddl(event)
+                prefix.note(event)
 
     def _refill_target(self, table: TableInfo) -> MysqlTarget:
         """In the midst of a DDL, which may have made the table just now."""
@@ -109,6 +124,7 @@ class MysqlOwner(AnyTable):
 
     def close(self) -> None:
         _close(self._turn)
+        self._team.close()
 
     def _forget_dropped(self, checkpoint_ts: Ts) -> None:
         session = self._turn.opened()
