@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tidemill.cli.commands import COMMANDS
+
 SCRIPT = """
 import sys
 from contextlib import suppress
@@ -25,6 +27,10 @@ def run(*words: str) -> list[str]:
     "words",
     [
         ("--version",),
+        ("--help",),
+        ("-h",),
+        ("tso", "-15m"),
+        ("tso", "-h"),
         ("fault", "--help"),
         ("upstream", "--help"),
         ("changefeed", "create", "--help"),
@@ -41,8 +47,20 @@ def test_what_needs_no_engine_loads_none(words: tuple[str, ...]) -> None:
 
 def test_the_help_names_every_command() -> None:
     said = "\n".join(run("--help"))
-    for command in ("upstream", "run", "changefeed", "capture", "verify", "demo", "warm", "fault"):
+    for command in COMMANDS:
         assert f" {command} " in said
+
+
+def test_a_misspelt_command_is_not_taken_for_another() -> None:
+    done = subprocess.run([sys.executable, "-m", "tidemill", "verfy"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "No such command 'verfy'" in done.stderr
+    assert "'verify'" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("464613566054400000",), ("convert", "2026-03-01T10:15:00Z")], ids=" ".join)
+def test_a_ts_is_converted_without_a_cluster(words: tuple[str, ...]) -> None:
+    assert run("tso", *words)[0] == "2026-03-01 10:15:00.000 UTC (ts 464613566054400000)"
 
 
 @pytest.mark.parametrize("words", [("--help",), ("fault", "--help"), ("metrics", "--help")], ids=" ".join)

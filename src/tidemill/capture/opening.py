@@ -70,7 +70,7 @@ class Opening:
     async def run(self, pd: PdClient) -> Opened:
         """Raises a TidemillError that says what is wrong."""
         state = await self._resume(pd)
-        target_ts = _end_of(self._options.target_ts, state)
+        target_ts = _end_of(state.start_ts if self._options.ends_at_start else self._options.target_ts, state)
         keys = self._options.keys
         source: Source = TABLES if keys is None else await open_keys(pd, keys)
         hold = await self._hold_gc(pd, state)

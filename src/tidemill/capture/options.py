@@ -31,6 +31,7 @@ class RunOptions:
     config: ChangefeedConfig = field(default_factory=ChangefeedConfig)
     least_shared_bytes: int = LEAST_BYTES  # of a table in a batch, before several tasks share it
     initial_copy: bool = False  # a new changefeed first copies the rows as of its start-ts
+    ends_at_start: bool = False  # and then it is over: its target-ts is its start-ts
     security: Security | None = None  # to PD and TiKV; None: as the config says
     name: str = DEFAULT_NAME  # of the changefeed, for people
     keys: KeyRange | None = None  # of RawKV that are captured; None: tables are

@@ -59,7 +59,10 @@ def run(
     ],
     start_ts: Annotated[
         str | None,
-        typer.Option("--start-ts", help="Changes after this ts are captured; a TSO or a time. Default: now."),
+        typer.Option(
+            "--start-ts",
+            help="Changes after this moment are captured: a time, a TSO, or -15m. Default: now.",
+        ),
     ] = None,
     target_ts: Annotated[
         str | None,
@@ -73,6 +76,9 @@ def run(
         typer.Option(
             "--initial-scan", help="First copy all rows as of --start-ts, then capture changes from there on."
         ),
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Copy all rows as of --start-ts, and end: --initial-scan without changes.")
     ] = False,
     start_key: StartKey = None,
     end_key: EndKey = None,
@@ -124,7 +130,8 @@ def run(
         zone=zone_of(time_zone),
         config=settings,
         security=security_of(ca, cert, key, settings),
-        initial_copy=initial_scan,
+        initial_copy=initial_scan or once,
+        ends_at_start=once,
         keys=keys_of(sink_uri, start_key, end_key, key_format, keyspace, safe_interval),
     )
     if options.start_ts is not None and options.target_ts is not None and options.target_ts < options.start_ts:
@@ -132,6 +139,10 @@ def run(
             f"--target-ts {show(options.target_ts)} lies before --start-ts {show(options.start_ts)}. "
             "Swap them, or leave one out."
         )
+    if once and options.target_ts is not None:
+        raise UsageError("--once ends at --start-ts, so it takes no --target-ts. Leave one of them out.")
+    if once and options.keys is not None:
+        raise UsageError("--once copies tables, and keys of RawKV are not copied yet. Leave it out.")
     waiting = ReadyFile(ready_file)
     began = SYSTEM_CLOCK.monotonic()
 
