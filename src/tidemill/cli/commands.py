@@ -19,6 +19,8 @@ from tidemill.errors import TidemillError, suggestion
 from tidemill.startup import quick_imports
 
 _LONG_LIVED = {"run", "consume", "server"}
+_PREFIX = "TIDEMILL_"
+_NOT_FOR_ALL = {"help", "version", "install_completion", "show_completion"}
 # Each is in a module of its name, under that name, with underscores. What lists say of one stands here, so that they
 # import none.
 COMMANDS = {
@@ -52,7 +54,7 @@ class Listing(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        return typer.main.get_command(application((cmd_name,))).commands[cmd_name]  # type: ignore[attr-defined]
+        return runnable(application((cmd_name,))).commands[cmd_name]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in COMMANDS:
@@ -66,7 +68,7 @@ class Listing(TyperGroup):
 
 def listing() -> typer.Typer:
     """The application, for its help and for what it does not know."""
-    return _application(cls=Listing)
+    return _application(cls=Listing, completes=True)
 
 
 def application(commands: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -85,13 +87,39 @@ def application(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     return app
 
 
-def _application(cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
+def runnable(app: typer.Typer) -> Any:
+    """``app`` as it is run: options that are not given are taken from the environment.
+
+    An option is the same thing wherever it stands, so --pd is TIDEMILL_PD for each command that has it.
+    """
+    command: Any = typer.main.get_command(app)
+    _take_from_environment(command)
+    return command
+
+
+def _take_from_environment(command: Any) -> None:
+    for option in command.params:
+        if option.param_type_name == "option" and option.envvar is None and option.name not in _NOT_FOR_ALL:
+            option.envvar = variable_of(option.name)
+            option.show_envvar = False
+    if hasattr(command, "commands"):
+        for each in command.commands.values():
+            _take_from_environment(each)
+    else:
+        command.epilog = "Options may be given in the environment, too: --log-level as TIDEMILL_LOG_LEVEL, and so on."
+
+
+def variable_of(option: str) -> str:
+    return f"{_PREFIX}{option.upper()}"
+
+
+def _application(cls: type[TyperGroup] = TyperGroup, *, completes: bool = False) -> typer.Typer:
     app = typer.Typer(
         name="tidemill",
         cls=cls,
         help="Change data capture for TiDB and TiKV on Apache Spark.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completes,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["--help", "-h"]},
@@ -129,7 +157,7 @@ def run_app() -> None:
                 app = application((name,))
             case _:
                 app = listing()  # for the help, or to say which there are
-        app()
+        runnable(app)(prog_name="tidemill")
     except TidemillError as error:
         typer.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_code)

@@ -139,11 +139,13 @@ def security_of(ca: str, cert: str, key: str, config: ChangefeedConfig | None = 
 
 # The sink URI may hold a password, and anybody may look at a command line.
 SINK_URI_VARIABLE = "TIDEMILL_SINK_URI"
+_HOLD_SINK_URIS = (SINK_URI_VARIABLE, "TIDEMILL_TO")  # the latter is that of tidemill consume
 
 
 def sink_uri_of(text: str) -> str:
     """The URI, or with ``@FILE`` what the file holds. The environment loses it, so that no child process gets it."""
-    os.environ.pop(SINK_URI_VARIABLE, None)
+    for variable in _HOLD_SINK_URIS:
+        os.environ.pop(variable, None)
     if not text.startswith("@"):
         return text.strip()
     try:
