@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from importlib import import_module
 from inspect import getdoc
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from tidemill.cli.options import LOG_FILE, log_place
 from tidemill.errors import TidemillError, suggestion
+from tidemill.log import Format
 from tidemill.startup import quick_imports
 
 _LONG_LIVED = {"run", "consume", "server"}
+_LOG_LEVEL = "log_level"
 _PREFIX = "TIDEMILL_"
 _NOT_FOR_ALL = {"help", "version", "install_completion", "show_completion"}
 # Each is in a module of its name, under that name, with underscores. What lists say of one stands here, so that they
@@ -93,20 +97,52 @@ def runnable(app: typer.Typer) -> Any:
     An option is the same thing wherever it stands, so --pd is TIDEMILL_PD for each command that has it.
     """
     command: Any = typer.main.get_command(app)
-    _take_from_environment(command)
+    _complete(command)
     return command
 
 
-def _take_from_environment(command: Any) -> None:
+def _complete(command: Any) -> None:
+    """What every command has: options about its log lines, and each option's variable."""
+    if any(option.name == _LOG_LEVEL for option in command.params):
+        command.params += _log_options()
     for option in command.params:
         if option.param_type_name == "option" and option.envvar is None and option.name not in _NOT_FOR_ALL:
             option.envvar = variable_of(option.name)
             option.show_envvar = False
     if hasattr(command, "commands"):
         for each in command.commands.values():
-            _take_from_environment(each)
+            _complete(each)
     else:
         command.epilog = "Options may be given in the environment, too: --log-level as TIDEMILL_LOG_LEVEL, and so on."
+
+
+def _log_options() -> list[Any]:
+    """Those of a command that has nothing else, to be lent to the others."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def place(
+        log_file: Annotated[
+            Path | None,
+            typer.Option(
+                LOG_FILE, help="Append log lines to this file. Default: stderr.", callback=_set_file, expose_value=False
+            ),
+        ] = None,
+        log_format: Annotated[
+            Format,
+            typer.Option("--log-format", help="How log lines look.", callback=_set_format, expose_value=False),
+        ] = Format.text,
+    ) -> None: ...
+
+    return list(typer.main.get_command(app).params)[:2]
+
+
+def _set_file(path: Path | None) -> None:
+    log_place.file = path
+
+
+def _set_format(form: Format) -> None:
+    log_place.form = form
 
 
 def variable_of(option: str) -> str:

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -170,10 +171,29 @@ def name_of(text: str, flag: str = "--changefeed-id") -> str:
     return text
 
 
+LOG_FILE = "--log-file"
+
+
+@dataclass(slots=True)
+class _LogPlace:
+    """Where log lines go and how they look: two options that every command with a --log-level has (``commands``)."""
+
+    file: Path | None = None
+    form: log.Format = log.Format.text
+
+
+log_place = _LogPlace()
+
+
 def configure_log(level: str) -> None:
     if level.lower() not in ("debug", "info", "warning", "error"):
         raise UsageError(f"--log-level {level!r} is unknown. Use debug, info, warning or error.")
-    log.configure(level)
+    try:
+        log.configure(level, log_place.file, log_place.form)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {LOG_FILE} {log_place.file}: {error.strerror}. Choose a file that you may write."
+        ) from None
 
 
 def told() -> "Console":
