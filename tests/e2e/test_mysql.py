@@ -187,8 +187,8 @@ def test_a_copy_that_was_stopped_goes_on_where_it_was(
         for _ in range(2):
             assert not feed.poll(on_wait=lambda: shown.append(feed.status().stage))
         now = feed.status()
-        assert (now.stage, now.totals.rows, now.totals.batches) == ("copying 4/10 parts of tables", 399, 2)
-        assert set(shown) == {"copying 0/10 parts of tables", "copying 2/10 parts of tables"}
+        assert (now.stage, now.totals.rows, now.totals.batches) == ("copying 0/1 table, 4/10 parts", 399, 2)
+        assert set(shown) == {"copying 0/1 table, 0/10 parts", "copying 0/1 table, 2/10 parts"}
     finally:
         feed.close()
     (copied,) = mariadb.query("select count(*) from shop.people")

@@ -20,5 +20,5 @@ def test_a_port_on_which_somebody_listens_is_passed_over(monkeypatch: pytest.Mon
         monkeypatch.setattr(ports, "_LOWEST", port - 1)
         monkeypatch.setattr(ports, "_HIGHEST", port)
         monkeypatch.setattr(ports, "_TRIES", 2)
-        with pytest.raises(OSError, match="no free port on 127.0.0.1"):
+        with pytest.raises(OSError, match=r"no free port on 127\.0\.0\.1"):
             free_ports(2)

@@ -58,9 +58,9 @@ class Status:
     left_out: tuple[str, ...]  # tables that the filter asks for, and whose rows are not captured for want of a key
 
 
-def status_at_rest(options: RunOptions) -> Status:
+def status_at_rest(options: RunOptions, doing: str = "not started") -> Status:
     """How a changefeed stands that has not started; at 0 where nothing says where it would begin."""
     state = DataDir(options.data_dir).load()
     at_ts = state.checkpoint_ts if state is not None else options.start_ts or Ts(0)
     lag = lag_seconds(at_ts, SYSTEM_CLOCK.now())
-    return Status("not started", at_ts, lag, None, None, Totals(), 0, 0, 0, 0, 0, 0, 0, left_out=())
+    return Status(doing, at_ts, lag, None, None, Totals(), 0, 0, 0, 0, 0, 0, 0, left_out=())

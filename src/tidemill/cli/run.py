@@ -39,6 +39,7 @@ from tidemill.cli.options import (
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UsageError
 from tidemill.model.ts import show
+from tidemill.model.words import counted, lasting
 from tidemill.source.keyrange import KeyFormat
 
 _PLAIN_PERIOD_SECONDS = 5.0
@@ -175,7 +176,8 @@ class ProgressLine:
     def __init__(self) -> None:
         self._console = told()
         self._live = Live(console=self._console, refresh_per_second=4, transient=True) if sys.stderr.isatty() else None
-        self._last = (SYSTEM_CLOCK.monotonic(), 0)
+        self._began = SYSTEM_CLOCK.monotonic()
+        self._last = (self._began, 0)
         self._rate = 0.0
 
     def __enter__(self) -> "ProgressLine":
@@ -199,11 +201,15 @@ class ProgressLine:
             self._live.update(Text(self._text(now)))
 
     def _text(self, now: Status) -> str:
+        if not now.checkpoint_ts:
+            return f"{now.stage}: {lasting(SYSTEM_CLOCK.monotonic() - self._began)}"
+        waiting = f", {now.pending_rows:,} more buffered" if now.pending_rows else ""
+        if now.disk_bytes:
+            waiting += f" ({now.disk_bytes / _MIB:,.0f} MiB of {now.disk_quota / _MIB:,.0f} on disk)"
         return (
-            f"{now.stage}: {now.totals.rows:,} rows, {self._rate:,.0f} rows/s, {now.pending_rows:,} buffered "
-            f"({now.disk_bytes / _MIB:,.0f} MiB of {now.disk_quota / _MIB:,.0f} on disk), "
-            f"checkpoint {show(now.checkpoint_ts)}, lag {now.lag_seconds:.1f} s,{_latency(now)} "
-            f"{now.totals.ddls} DDLs, {now.regions} regions{_aside(now)}"
+            f"{now.stage}: {counted(now.totals.rows, 'row')} written, {self._rate:,.0f} rows/s{waiting}, "
+            f"checkpoint {show(now.checkpoint_ts)}, lag {lasting(now.lag_seconds)},{_latency(now)} "
+            f"{counted(now.totals.ddls, 'DDL')}, {counted(now.regions, 'region')}{_aside(now)}"
         )
 
 
@@ -228,14 +234,15 @@ def _summary(now: Status, finished: bool, seconds: float, output: Output) -> Non
         typer.echo(orjson.dumps(document).decode())
         return
     if not now.checkpoint_ts:
-        typer.echo(f"Stopped before it had started, {seconds:.1f} s.")
+        typer.echo(f"Stopped before it had started, {lasting(seconds)}.")
         return
     if now.left_out:
         typer.echo(f"Not captured, since they have no key: {', '.join(now.left_out)}. Give them a key.")
     word = "Reached the target" if finished else "Stopped"
     typer.echo(
-        f"{word} at {show(now.checkpoint_ts)}: {now.totals.rows:,} rows and {now.totals.ddls} DDLs "
-        f"in {now.totals.batches} batches, {now.totals.bytes:,} bytes, {seconds:.1f} s{_aside(now)}."
+        f"{word} at {show(now.checkpoint_ts)}: {counted(now.totals.rows, 'row')} and "
+        f"{counted(now.totals.ddls, 'DDL')} in {counted(now.totals.batches, 'batch', 'batches')}, "
+        f"{counted(now.totals.bytes, 'byte')}, {lasting(seconds)}{_aside(now)}."
     )
 
 
@@ -246,4 +253,4 @@ def _latency(now: Status) -> str:
 
 
 def _aside(now: Status) -> str:
-    return f", {now.totals.undecodable:,} rows put aside" if now.totals.undecodable else ""
+    return f", {counted(now.totals.undecodable, 'row')} put aside" if now.totals.undecodable else ""
