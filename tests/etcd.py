@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidebox.etcd import find_program
+from tidebox.ports import free_ports
 from tidemill.capture.etcd.client import EtcdClient
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import MetadataUnavailableError
@@ -28,7 +28,7 @@ if os.getppid() == int(sys.argv[1]):
 class Etcd:
     def __init__(self, folder: Path, *, security: Security = PLAIN, flags: Sequence[str] = ()) -> None:
         self._folder, self._security, self._flags = folder, security, flags
-        self._ports = _free_ports()
+        self._ports = free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper = ThreadPoolExecutor(1)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -81,13 +81,6 @@ class Etcd:
     def restart(self) -> None:
         self.kill()
         self.start()
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -27,6 +27,7 @@ from typing import Any
 import pytest
 
 from tests.authority import Authority
+from tidebox.ports import free_ports
 
 COORDINATES = "org.apache.kafka:kafka_2.13:4.1.1"
 USER, PASSWORD = "mill", "s3cret/?&"
@@ -60,7 +61,7 @@ class Broker:
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        ports = _free_ports(5)
+        ports = free_ports(5)
         self.port, self.sasl_port, self.tls_port, self.sasl_tls_port, self._controller_port = ports
         self.authority = Authority(folder / "tls")
         self._settings = dict(settings or {})
@@ -291,12 +292,6 @@ def _answers(address: str) -> bool:
         return bool(known.brokers)
     except KafkaException:
         return False
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [listener.getsockname()[1] for listener in listeners]
 
 
 # Where it comes from.

@@ -9,7 +9,6 @@
 
 import atexit
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +19,8 @@ from typing import Any
 
 import pymysql
 import pytest
+
+from tidebox.ports import free_ports
 
 USER, PASSWORD = "tidemill", "s3cret/?&"
 _PATIENCE_SECONDS = 90
@@ -48,7 +49,7 @@ class MariaDb:
         """``host``: the address of this machine at which it is to be reached."""
         self.folder = folder
         self.host = host
-        self.port = _free_port(host)
+        (self.port,) = free_ports(1, host)
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -151,9 +152,3 @@ def _installed() -> Path:
 def running(folder: Path, *settings: str, host: str = "127.0.0.1") -> Iterator[MariaDb]:
     with MariaDb(folder, *settings, host=host) as server:
         yield server
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

@@ -14,7 +14,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import grpc
 
+from tidebox.ports import free_ports
 from tidemill.clock import Clock
 from tidemill.errors import UpstreamUnavailableError
 from tidemill.log import get_logger
@@ -112,7 +112,7 @@ class Etcd:
         except OSError as error:
             raise UpstreamUnavailableError(f"cannot prepare the folder of etcd {folder}: {error}") from error
         for attempt in range(_ATTEMPTS):
-            client_port, peer_port = _free_ports()
+            client_port, peer_port = free_ports(2)
             self._process = self._spawn(program, folder, client_port, peer_port)
             self._pid_file.write_text(str(self._process.pid))
             if self._wait_ready(client_port):
@@ -214,13 +214,6 @@ def find_program() -> Path:
             "or put an etcd of version 3.4 or newer on the PATH."
         )
     return Path(on_path)
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 def _is_healthy(port: int) -> bool:

@@ -159,7 +159,7 @@ def test_what_is_lost_comes_again(
     assert copy.state.copied is None
     assert sink.did[-1] == "publish"
     assert "recover" in sink.did  # as often as a batch was lost: the task that wrote it may still be there
-    assert any(stage.startswith("waiting for the sink (cannot") for stage in stages) == is_sinks
+    assert any(stage.startswith("waiting for the sink since") for stage in stages) == is_sinks
 
 
 def to_the_end(copy: InitialCopy, spark: Spark) -> list[str]:

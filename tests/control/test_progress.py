@@ -198,20 +198,21 @@ def test_barriers_of_a_queue_are_those_of_what_is_left_in_it(
 @pytest.mark.parametrize(
     ("known", "said"),
     [
-        pytest.param({}, "idle", id="nothing to do"),
+        pytest.param({"lag_seconds": 1.2}, "caught up", id="nothing to do"),
+        pytest.param({"lag_seconds": 60.0}, "idle", id="changes that wait for a batch"),
         pytest.param({"batch_seconds": 1.0}, "writing", id="a batch under way"),
-        pytest.param({"batch_seconds": 61.2}, "writing for 61 s, the sink is slow", id="for long"),
+        pytest.param({"batch_seconds": 61.2}, "writing for 1 min 1 s, the sink is slow", id="for long"),
         pytest.param(
             {"batch_seconds": 61.2, "is_held": True},
-            "writing for 61 s, the sink is slow; the upstream waits",
+            "writing for 1 min 1 s, the sink is slow; the upstream waits",
             id="and nothing more is read",
         ),
         pytest.param(
             {"batch_seconds": 1.0, "is_held": True}, "writing; the upstream waits", id="a full disk while batches move"
         ),
         pytest.param(
-            {"trouble": "cannot reach db:3306. See that it runs.", "batch_seconds": 3.0},
-            "waiting for the sink (cannot reach db:3306)",
+            {"trouble": "cannot reach db:3306. See that it runs.", "trouble_seconds": 200.0, "batch_seconds": 3.0},
+            "waiting for the sink since 3 min 20 s (cannot reach db:3306)",
             id="a sink that is away",
         ),
         pytest.param({"scanned": 1, "regions": 3}, "scanning 1/3 regions", id="the start"),
@@ -222,4 +223,5 @@ def test_what_people_are_told(known: dict[str, Any], said: str) -> None:
 
 
 def test_people_are_told_that_the_upstream_is_waited_for() -> None:
-    assert stage(replace(AT_10, frontier_ts=Ts(10))) == "waiting for resolved-ts"
+    assert stage(replace(AT_10, frontier_ts=Ts(10)), lag_seconds=60.0) == "waiting for resolved-ts"
+    assert stage(replace(AT_10, frontier_ts=Ts(10)), lag_seconds=1.0) == "caught up"

@@ -9,11 +9,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from tidemill.api.app import create_app
 from tidemill.api.metrics import ALERTS, METRICS
-from tidemill.cli.commands import application
+from tidemill.cli.commands import application, runnable
 from tidemill.config.keys import KEYS, REFUSED
 from tidemill.flow.encoder import FOR_QUEUES, Avro, Debezium, protocol_keys
 from tidemill.flow.encoder.port import Option
@@ -46,7 +44,7 @@ _GENERATED = re.compile(r"(?<=<!-- generated: begin -->\n).*?(?=<!-- generated: 
 
 def commands() -> str:
     """A section per command: its help, its options."""
-    found: dict[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
+    found: dict[str, Any] = runnable(application()).commands
     sections = [_command(name, found[name]) for name in _PLAIN]
     for name in CLUSTER:
         group = found[name]
@@ -162,7 +160,7 @@ def _options(options: list[Any]) -> list[str]:
             default = "off"
         if isinstance(option.default, StrEnum):
             default = f"`{option.default.value}`"
-        instead = f" Or in the environment: `{option.envvar}`." if option.envvar else ""
+        instead = f" Or in the environment: `{option.envvar}`." if option.envvar and option.show_envvar else ""
         lines.append(f"| `{_name(option)}` | {default} | {option.help}{instead} |")
     return lines
 

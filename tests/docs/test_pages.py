@@ -31,10 +31,12 @@ KAFKA = "127.0.0.1:9092"
 TIKV = "127.0.0.1:2479"  # the PD of another cluster, for pages about RawKV
 CAPTURE = "http://127.0.0.1:8300"
 MYSQL = "mysql://root@127.0.0.1:3306/"
-CAUGHT_UP = r"(?m)^(idle|waiting for resolved-ts): "
+CAUGHT_UP = r"(?m)^(caught up|idle|waiting for resolved-ts): "
 PROGRESS = re.compile(
-    r"(copying \d+/\d+ parts of tables|scanning \d+/\d+ regions|writing.*|idle|waiting for .*): "
-    r"[\d,]+ rows, .* checkpoint .* lag [\d.]+ s, .*"
+    r"(connecting to PD|reading the schema|opening the sink|starting Spark|starting): [\d.]+ s|"
+    r"(copying \d+/\d+ tables?, \d+/\d+ parts?|scanning \d+/\d+ regions|writing.*|caught up|idle|waiting for .*|"
+    r"connecting to PD|reading the schema|opening the sink|starting Spark|starting): "
+    r"[\d,]+ rows? written, .* checkpoint .* lag \d.*, .*"
 )
 
 

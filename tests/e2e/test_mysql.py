@@ -146,6 +146,23 @@ def test_mariadb_holds_what_select_shows(
     assert ours == theirs
 
 
+def test_a_copy_alone_ends_where_it_began(
+    run: Run, mariadb: MariaDb, upstream: EmbeddedUpstream, tmp_path: Path
+) -> None:
+    execute(upstream, ["create database shop", *TABLES, *BEFORE])
+    start_ts = upstream.tso()
+    execute(upstream, ["update shop.people set n = -1"])  # behind the copy
+    places: dict[str, Any] = {"pd": upstream.pd_address, "sink_uri": mariadb.uri(""), "data_dir": tmp_path / "data"}
+    with Command(tmp_path, "run", "--once", start_ts=start_ts, output="json", **places) as command:
+        assert command.wait() == 0, command.errors
+    document = json.loads(command.output)
+    assert (document["finished"], document["checkpoint_ts"]) == (True, start_ts)
+    with Command(tmp_path, "verify", output="json", **places) as command:
+        assert command.wait() == 0, command.output + command.errors
+    document = json.loads(command.output)
+    assert (document["equal"], document["ts"]) == (True, start_ts)
+
+
 def test_a_copy_that_was_stopped_goes_on_where_it_was(
     run: Run, mariadb: MariaDb, upstream: EmbeddedUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,8 +187,8 @@ def test_a_copy_that_was_stopped_goes_on_where_it_was(
         for _ in range(2):
             assert not feed.poll(on_wait=lambda: shown.append(feed.status().stage))
         now = feed.status()
-        assert (now.stage, now.totals.rows, now.totals.batches) == ("copying 4/10 parts of tables", 399, 2)
-        assert set(shown) == {"copying 0/10 parts of tables", "copying 2/10 parts of tables"}
+        assert (now.stage, now.totals.rows, now.totals.batches) == ("copying 0/1 table, 4/10 parts", 399, 2)
+        assert set(shown) == {"copying 0/1 table, 0/10 parts", "copying 0/1 table, 2/10 parts"}
     finally:
         feed.close()
     (copied,) = mariadb.query("select count(*) from shop.people")

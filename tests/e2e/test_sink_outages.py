@@ -122,8 +122,8 @@ def test_every_call_is_waited_out(spark: Any, tmp_path: Path) -> None:
                 client.run(f"insert into shop.t values ({number})")
                 if call == "ddl":
                     client.run("create table shop.u (id int primary key)")
-                waits = f"waiting for the sink (cannot {call}: nobody answers)"
-                until(feed, lambda waits=waits: feed.status().stage.startswith(waits), waits)  # type: ignore[misc]
+                waits = f" (cannot {call}: nobody answers)"
+                until(feed, lambda waits=waits: waits in feed.status().stage, waits)  # type: ignore[misc]
                 feed.outage.end()
                 ts = upstream.tso()
                 until(feed, lambda ts=ts: feed.owner.owned.checkpoint_ts >= ts, "the checkpoint")  # type: ignore[misc]

@@ -8,12 +8,9 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from tidemill.capture.batches import wait_out
+from tidemill.capture.trouble import SinkTrouble
 from tidemill.clock import Clock
-from tidemill.errors import SinkError
-from tidemill.log import get_logger
 from tidemill.sinks import OwnerSink
-
-log = get_logger("owner")
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -29,7 +26,12 @@ class Beside:
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_closing = False
         self.failure: Exception | None = None
-        self.trouble: str | None = None  # why the sink is waited for; None: it is not, as far as is known
+        self.away = SinkTrouble("owner", clock)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the sink is waited for; None: it is there."""
+        return self.away.reason
 
     async def in_sink(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """A call that may take its time, in the sink's thread."""
@@ -58,14 +60,8 @@ class Beside:
 
     async def _kept(self, work: Work) -> None:
         try:
-            await wait_out(work, self._note, lambda: self.is_closing, self._clock)
-            self.trouble = None
+            await wait_out(work, self.away.note, lambda: self.is_closing, self._clock)
+            self.away.clear()
         except Exception as error:
             self.failure = self.failure or error
             self._on_failure()
-
-    def _note(self, error: SinkError) -> None:
-        """The sink is away for a reason that passes."""
-        if self.trouble is None:
-            log.warning("the sink is away; waiting for it", reason=str(error))
-        self.trouble = str(error)

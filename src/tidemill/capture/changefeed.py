@@ -193,7 +193,11 @@ class Changefeed:
 
     def status(self) -> Status:
         """How it stands. Asked on the loop: what it looks at changes there all the time."""
-        return self._on_loop(self._status()) if self._owner is not None else status_at_rest(self._options)
+        return self._on_loop(self._status()) if self._owner is not None else self.status_at_start()
+
+    def status_at_start(self) -> Status:
+        """While ``start`` is at work, from any thread: what it does, and where it will continue."""
+        return status_at_rest(self._options, self._opening.doing or self._engines.doing or "starting")
 
     async def _status(self) -> Status:
         return status_of(self.owner, self._processor, self._copy, self._totals, self._disk_quota)

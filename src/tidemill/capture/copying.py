@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from tidemill.capture.batches import Totals
 from tidemill.capture.metadata import ChangefeedState, Home
 from tidemill.clock import SYSTEM_CLOCK, Clock
+from tidemill.control.progress import waiting_for_sink
 from tidemill.control.retries import gives_up, pause_seconds
 from tidemill.errors import EngineError, SinkError
 from tidemill.flow.deadletter import quarantine, read_quarantine
@@ -28,6 +29,7 @@ from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.receipt import Undecodable
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
+from tidemill.model.words import counted
 from tidemill.sinks import OwnerSink, Receipt, SinkWriter, Traits
 from tidemill.source.port import CopyPart, Source
 from tidemill.source.scan.catalog import table_document
@@ -92,6 +94,7 @@ class InitialCopy:
         self._clock = clock
         self._failures = 0  # since the last batch that was committed
         self._again_at = 0.0  # when the batch that was lost is begun again
+        self._away_since = 0.0
         self.trouble: str | None = None  # why the sink is waited for; None: it is not
         self.state = state
         self.parts = 0
@@ -101,8 +104,11 @@ class InitialCopy:
     def stage(self) -> str:
         """What is being done, for people."""
         if self.trouble is not None:
-            return f"waiting for the sink ({self.trouble.partition('. ')[0]})"
-        return f"copying {self.parts_done}/{self.parts} parts of tables"
+            return waiting_for_sink(self.trouble, self._clock.monotonic() - self._away_since)
+        tables = {table.info.id for table in self._tables}
+        done = tables - {table.info.id for table in self._tables if table.parts}
+        parts = f"{self.parts_done}/{counted(self.parts, 'part')}"
+        return f"copying {len(done)}/{counted(len(tables), 'table')}, {parts}"
 
     async def plan(self) -> None:
         """Find what is still to be copied."""
@@ -177,6 +183,8 @@ class InitialCopy:
         is_away = isinstance(error, SinkError) and error.retryable
         if not is_away and gives_up(error, self._failures):
             raise error
+        if is_away and self.trouble is None:
+            self._away_since = self._clock.monotonic()
         self.trouble = str(error) if is_away else None
         self._again_at = self._clock.monotonic() + pause_seconds(self._failures)
         log.warning("a batch of the initial copy was lost; beginning it again", reason=str(error))

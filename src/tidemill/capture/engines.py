@@ -24,6 +24,7 @@ class Engines:
         self._options, self._place, self._traits, self._log = options, place, traits, log
         self._lease: Lease | None = None
         self._copying: Engine | None = None
+        self.doing = ""  # that takes its time
         self.shelf = Shelf()  # of segments, for workers on other hosts
 
     @property
@@ -36,10 +37,12 @@ class Engines:
 
         if self._lease is None:
             options = self._options
+            self.doing = "starting Spark"
             self._lease = borrow_session(
                 options.spark_master, conf=options.spark_conf, log=self._log, should_stop=should_stop
             )
             self._lease.session()
+            self.doing = ""
 
     def open(self, lane: str, *also_local: str) -> "Engine":
         """``also_local``: addresses in its units, beside the sink's, that may lead each machine to itself."""

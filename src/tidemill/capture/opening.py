@@ -64,23 +64,26 @@ class Opening:
         self._place, self._zone, self._security = place, zone, security
         self._rescan, self._opened = rescan, opened
         self.is_begun = False
+        self.doing = "connecting to PD"
         self.hold: GcHold | None = None
         self.holding: asyncio.Task[None] | None = None  # renews it
 
     async def run(self, pd: PdClient) -> Opened:
         """Raises a TidemillError that says what is wrong."""
         state = await self._resume(pd)
-        target_ts = _end_of(self._options.target_ts, state)
+        target_ts = _end_of(state.start_ts if self._options.ends_at_start else self._options.target_ts, state)
         keys = self._options.keys
         parts = await open_parts(pd, keys, state) if keys is not None else None
         if parts is not None:
             state = replace(state, key_parts=[[start.hex(), end.hex()] for start, end in parts.parts])
+        self.doing = "reading the schema"
         hold = await self._hold_gc(pd, state)
         schema = await _load_schema(pd, state) if parts is None else schema_of_keys(parts, state)
         captured = self._check_tables(schema, state)
         # The sink's own checkpoint is published after ours is saved, so it is never above it, unless it is another's.
         target = self._sink_options.named(state.changefeed_id, pd.cluster_id)
         was_begun = self.is_begun
+        self.doing = "opening the sink"
 
         async def opened() -> tuple[OwnerSink, dict[str, Any] | None]:
             # Beside the loop: a bucket or a catalog that does not answer is waited for within the call.
@@ -99,6 +102,7 @@ class Opening:
         await hold.hold(state.checkpoint_ts)
         schema.read_recovered_with(recovered_reader(lambda: PdClient(self._options.pd, security=self._security)))
         feed = (SchemaFeed if keys is None else StillFeed)(pd, schema, state.schema_ts)
+        self.doing = ""
         return Opened(state, feed, sink, parts or TABLES, target, written_ts, target_ts)
 
     def _open_sink(

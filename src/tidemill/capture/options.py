@@ -31,6 +31,7 @@ class RunOptions:
     config: ChangefeedConfig = field(default_factory=ChangefeedConfig)
     least_shared_bytes: int = LEAST_BYTES  # of a table in a batch, before several tasks share it
     initial_copy: bool = False  # a new changefeed first copies the rows as of its start-ts
+    ends_at_start: bool = False  # and then it is over: its target-ts is its start-ts
     security: Security | None = None  # to PD and TiKV; None: as the config says
     name: str = DEFAULT_NAME  # of the changefeed, for people
     keys: KeyRange | None = None  # that are captured; None: as the config says, and without it tables are
@@ -61,9 +62,9 @@ class Status:
     left_out: tuple[str, ...]  # tables that the filter asks for, and whose rows are not captured for want of a key
 
 
-def status_at_rest(options: RunOptions) -> Status:
+def status_at_rest(options: RunOptions, doing: str = "not started") -> Status:
     """How a changefeed stands that has not started; at 0 where nothing says where it would begin."""
     state = DataDir(options.data_dir).load()
     at_ts = state.checkpoint_ts if state is not None else options.start_ts or Ts(0)
     lag = lag_seconds(at_ts, SYSTEM_CLOCK.now())
-    return Status("not started", at_ts, lag, None, None, Totals(), 0, 0, 0, 0, 0, 0, 0, left_out=())
+    return Status(doing, at_ts, lag, None, None, Totals(), 0, 0, 0, 0, 0, 0, 0, left_out=())

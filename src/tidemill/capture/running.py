@@ -1,6 +1,7 @@
 """A changefeed in the foreground, from its start to its end: what ``tidemill run`` does."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -10,6 +11,8 @@ from tidemill.errors import EngineError, StoppedError
 from tidemill.log import get_logger
 
 log = get_logger("changefeed")
+
+_TELLING_SECONDS = 0.25
 
 
 def run_changefeed(
@@ -27,7 +30,8 @@ def run_changefeed(
     finished = False
     try:
         with _stopped_quietly(should_stop):
-            feed.start(should_stop)
+            with _told_meanwhile(lambda: on_tick(feed.status_at_start())):
+                feed.start(should_stop)
             on_ready(feed)
             while not (finished or should_stop()):
                 with at_hand() if feed.is_copying else nullcontext():
@@ -60,3 +64,21 @@ def _stopped_quietly(should_stop: ShouldStop) -> Iterator[None]:
         if not should_stop():
             raise
         log.warning("Spark ended before the changefeed; the batch at hand comes again", reason=str(error))
+
+
+@contextmanager
+def _told_meanwhile(tell: Callable[[], None]) -> Iterator[None]:
+    """``tell`` is called now and then by another thread, and not any more when this is left."""
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.wait(_TELLING_SECONDS):
+            tell()
+
+    thread = threading.Thread(target=run, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

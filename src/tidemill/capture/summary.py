@@ -51,11 +51,14 @@ def _stage(owner: ChangefeedOwner, processor: SpanProcessor | None, copy: Initia
     main = lanes[0]
     pullers = [running.puller.stats() for running in lanes]
     busy = [seconds for running in lanes if (seconds := running.lane.batches.seconds) is not None]
-    troubles = (owner.beside.trouble, *(running.lane.writing.trouble for running in lanes))
+    troubles = (owner.beside.away, *(running.lane.writing.away for running in lanes))
+    away = max(troubles, key=lambda each: each.seconds)
     return stage(
         main.lane.progress,
         batch_seconds=max(busy, default=None),
-        trouble=next((trouble for trouble in troubles if trouble is not None), None),
+        trouble=away.reason,
+        trouble_seconds=away.seconds,
+        lag_seconds=lag_seconds(owner.owned.checkpoint_ts, SYSTEM_CLOCK.now()),
         is_held=any(running.sorter.stats().is_full for running in lanes),
         scanned=sum(each.initialized_regions for each in pullers),
         regions=sum(each.regions for each in pullers),

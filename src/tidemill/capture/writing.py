@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from tidemill.capture.batches import Admission, wait_out
+from tidemill.capture.trouble import SinkTrouble
 from tidemill.clock import Clock
 from tidemill.control.retries import pause_seconds
 from tidemill.errors import SinkError
@@ -16,15 +17,12 @@ from tidemill.flow.deadletter import forget_after, quarantine
 from tidemill.flow.filter import ColumnSelector
 from tidemill.flow.pipeline import Part, Unit, make_units
 from tidemill.flow.skew import share_skewed
-from tidemill.log import get_logger
 from tidemill.model.orders import Committed
 from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
 from tidemill.sinks import Receipt, SinkWriter, Traits
 from tidemill.source.port import TABLES, Source
-
-log = get_logger("writing")
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -54,7 +52,7 @@ class Writing:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
         self._attempts = 0  # to write a batch that the sink was away for, since the last that was committed
         self._is_closing = False
-        self.trouble: str | None = None  # why the sink is waited for; None: it is not, as far as is known
+        self.away = SinkTrouble("writing", clock)
 
     async def recover(
         self,
@@ -92,30 +90,30 @@ class Writing:
     def ends_never_earlier(self) -> bool:
         return self._traits.ends_never_earlier
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the sink is waited for; nothing is taken in beyond the bounds meanwhile. None: it is there."""
+        return self.away.reason
+
     async def commit(self, extent: Extent, receipts: Sequence[Receipt]) -> Committed:
         """All of the batch is durable downstream. It counts once the owner has saved what this returns."""
         aside = [row for receipt in receipts for row in receipt.aside]
         if aside:
             await self._in_thread(quarantine, self._undecodable, lambda table: extent.of(table)[1], aside)
         said = await self._in_thread(self._writer.commit, extent.to_ts, receipts)
-        self.trouble, self._attempts = None, 0
+        self.away.clear()
+        self._attempts = 0
         return Committed(sum(receipt.rows for receipt in receipts), said)
 
     async def pause(self, trouble: SinkError) -> None:
         """Before a batch that the sink could not take is begun again."""
-        self.note(trouble)
+        self.away.note(trouble)
         self._attempts += 1
         await self._clock.sleep(pause_seconds(self._attempts))
 
-    def note(self, error: SinkError) -> None:
-        """The sink is away for a reason that passes. Nothing is taken in beyond the bounds meanwhile."""
-        if self.trouble is None:
-            log.warning("the sink is away; waiting for it", reason=str(error))
-        self.trouble = str(error)
-
     async def wait_out(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do it; while the sink is away, again and again."""
-        await wait_out(work, self.note, lambda: self._is_closing, self._clock)
+        await wait_out(work, self.away.note, lambda: self._is_closing, self._clock)
 
     def begin_to_close(self) -> None:
         """Nothing is waited for any more that may take long."""

@@ -45,7 +45,8 @@ SinkUri = Annotated[
     ),
 ]
 TargetTs = Annotated[
-    str | None, typer.Option("--target-ts", help="End there, once all up to it is durable; a TSO or a time.")
+    str | None,
+    typer.Option("--target-ts", help="End there, once all up to it is durable: a time, or a TSO."),
 ]
 Config = Annotated[Path | None, typer.Option("--config", help="The changefeed's TOML file, in TiCDC's spelling.")]
 
@@ -58,7 +59,10 @@ def create(
     sink_uri: SinkUri = None,
     start_ts: Annotated[
         str | None,
-        typer.Option("--start-ts", help="Changes after this ts are captured; a TSO or a time. Default: now."),
+        typer.Option(
+            "--start-ts",
+            help="Changes after this moment are captured: a time, a TSO, or -15m. Default: now.",
+        ),
     ] = None,
     target_ts: TargetTs = None,
     config: Config = None,

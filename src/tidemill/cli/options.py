@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,13 +14,15 @@ import orjson
 import typer
 
 from tidemill import log
+from tidemill.clock import SYSTEM_CLOCK
 from tidemill.config.changefeed import load_config
 from tidemill.config.values import seconds_of
 from tidemill.errors import UsageError
 from tidemill.model.address import read_address
 from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.moments import shortened, ts_of
 from tidemill.model.security import PLAIN, Security
-from tidemill.model.ts import LEAST_TSO, MAX_TS, Ts, compose, why_not_a_ts
+from tidemill.model.ts import Ts
 from tidemill.upstream.tls import context_of
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ _MASTER = re.compile(
 )
 _NAME = re.compile("[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*")
 _LONGEST_NAME = 128
-_MOST_DIGITS = 30  # of a number that is worth being explained
 
 
 class Output(StrEnum):
@@ -40,31 +41,13 @@ class Output(StrEnum):
 
 
 def parse_ts(text: str | None, flag: str) -> Ts | None:
-    """A ts as people give it: a TSO number, or a time such as 2026-03-01T10:15:00Z."""
+    """A ts as people give it: a TSO, a time such as 2026-03-01T10:15:00Z, or ``now`` and ``-15m`` by our own clock."""
     if text is None:
         return None
-    if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
-        reason = why_not_a_ts(int(text))
-        if reason is not None:
-            raise UsageError(f"{flag} {text} is not a ts: {reason}.")
-        return Ts(int(text))
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(
-            f"{flag} {_cut(text)!r} is neither a TSO number nor a time. "
-            "Write for example 464613566054400000 or 2026-03-01T10:15:00Z."
-        ) from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    ts = compose(int(moment.timestamp() * 1000))
-    if not LEAST_TSO <= ts < MAX_TS:
-        raise UsageError(f"{flag} {text} is a time at which no cluster runs. Give one after 2001 and before 4199.")
-    return ts
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 2 * _MOST_DIGITS else text[:_MOST_DIGITS] + "…"
+        return ts_of(text, SYSTEM_CLOCK.now())
+    except ValueError as wrong:
+        raise UsageError(f"{flag} {shortened(text)} {wrong}") from None
 
 
 def parse_seconds(text: str) -> float:
@@ -73,7 +56,7 @@ def parse_seconds(text: str) -> float:
     try:
         return seconds_of(f"{text}s" if text[-1:].isdigit() else text)
     except ValueError as wanted:
-        raise UsageError(f"{_cut(text)!r} is not a duration that can be used: it must be {wanted}") from None
+        raise UsageError(f"{shortened(text)!r} is not a duration that can be used: it must be {wanted}") from None
 
 
 # Options of every command that runs work on Spark.
@@ -157,11 +140,13 @@ def security_of(ca: str, cert: str, key: str, config: ChangefeedConfig | None = 
 
 # The sink URI may hold a password, and anybody may look at a command line.
 SINK_URI_VARIABLE = "TIDEMILL_SINK_URI"
+_HOLD_SINK_URIS = (SINK_URI_VARIABLE, "TIDEMILL_TO")  # the latter is that of tidemill consume
 
 
 def sink_uri_of(text: str) -> str:
     """The URI, or with ``@FILE`` what the file holds. The environment loses it, so that no child process gets it."""
-    os.environ.pop(SINK_URI_VARIABLE, None)
+    for variable in _HOLD_SINK_URIS:
+        os.environ.pop(variable, None)
     if not text.startswith("@"):
         return text.strip()
     try:
@@ -180,16 +165,35 @@ def name_of(text: str, flag: str = "--changefeed-id") -> str:
     """A changefeed's name, as TiCDC allows it, or another one alike."""
     if _NAME.fullmatch(text) is None or len(text) > _LONGEST_NAME:
         raise UsageError(
-            f"{flag} {_cut(text)!r} is not a name. Use letters and digits, with hyphens between them, "
+            f"{flag} {shortened(text)!r} is not a name. Use letters and digits, with hyphens between them, "
             f"{_LONGEST_NAME} characters at most."
         )
     return text
 
 
+LOG_FILE = "--log-file"
+
+
+@dataclass(slots=True)
+class _LogPlace:
+    """Where log lines go and how they look: two options that every command with a --log-level has (``commands``)."""
+
+    file: Path | None = None
+    form: log.Format = log.Format.text
+
+
+log_place = _LogPlace()
+
+
 def configure_log(level: str) -> None:
     if level.lower() not in ("debug", "info", "warning", "error"):
         raise UsageError(f"--log-level {level!r} is unknown. Use debug, info, warning or error.")
-    log.configure(level)
+    try:
+        log.configure(level, log_place.file, log_place.form)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {LOG_FILE} {log_place.file}: {error.strerror}. Choose a file that you may write."
+        ) from None
 
 
 def told() -> "Console":

@@ -54,6 +54,7 @@ from tidemill.config.keytext import KeyFormat
 from tidemill.errors import UsageError
 from tidemill.model.keys import DEFAULT_SPAN_COUNT, KeyApi
 from tidemill.model.ts import show
+from tidemill.model.words import counted, lasting
 
 _PLAIN_PERIOD_SECONDS = 5.0
 _MIB = 1 << 20
@@ -73,7 +74,10 @@ def run(
     ],
     start_ts: Annotated[
         str | None,
-        typer.Option("--start-ts", help="Changes after this ts are captured; a TSO or a time. Default: now."),
+        typer.Option(
+            "--start-ts",
+            help="Changes after this moment are captured: a time, a TSO, or -15m. Default: now.",
+        ),
     ] = None,
     target_ts: Annotated[
         str | None,
@@ -87,6 +91,9 @@ def run(
         typer.Option(
             "--initial-scan", help="First copy all rows as of --start-ts, then capture changes from there on."
         ),
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Copy all rows as of --start-ts, and end: --initial-scan without changes.")
     ] = False,
     start_key: StartKey = None,
     end_key: EndKey = None,
@@ -143,7 +150,8 @@ def run(
         zone=zone_of(time_zone),
         config=settings,
         security=security_of(ca, cert, key, settings),
-        initial_copy=initial_scan,
+        initial_copy=initial_scan or once,
+        ends_at_start=once,
         keys=keys_of(
             sink_uri,
             start_key,
@@ -163,6 +171,12 @@ def run(
         raise UsageError(
             f"--target-ts {show(options.target_ts)} lies before --start-ts {show(options.start_ts)}. "
             "Swap them, or leave one out."
+        )
+    if once and options.target_ts is not None:
+        raise UsageError("--once ends at --start-ts, so it takes no --target-ts. Leave one of them out.")
+    if once and options.keys is not None:
+        raise UsageError(
+            "--once copies tables as of a ts, and keys of RawKV are read as they are. Use --initial-scan with a --target-ts."
         )
     waiting = ReadyFile(ready_file)
     began = SYSTEM_CLOCK.monotonic()
@@ -196,7 +210,8 @@ class ProgressLine:
     def __init__(self) -> None:
         self._console = told()
         self._live = Live(console=self._console, refresh_per_second=4, transient=True) if sys.stderr.isatty() else None
-        self._last = (SYSTEM_CLOCK.monotonic(), 0)
+        self._began = SYSTEM_CLOCK.monotonic()
+        self._last = (self._began, 0)
         self._rate = 0.0
 
     def __enter__(self) -> "ProgressLine":
@@ -220,11 +235,15 @@ class ProgressLine:
             self._live.update(Text(self._text(now)))
 
     def _text(self, now: Status) -> str:
+        if not now.checkpoint_ts:
+            return f"{now.stage}: {lasting(SYSTEM_CLOCK.monotonic() - self._began)}"
+        waiting = f", {now.pending_rows:,} more buffered" if now.pending_rows else ""
+        if now.disk_bytes:
+            waiting += f" ({now.disk_bytes / _MIB:,.0f} MiB of {now.disk_quota / _MIB:,.0f} on disk)"
         return (
-            f"{now.stage}: {now.totals.rows:,} rows, {self._rate:,.0f} rows/s, {now.pending_rows:,} buffered "
-            f"({now.disk_bytes / _MIB:,.0f} MiB of {now.disk_quota / _MIB:,.0f} on disk), "
-            f"checkpoint {show(now.checkpoint_ts)}, lag {now.lag_seconds:.1f} s,{_latency(now)} "
-            f"{now.totals.ddls} DDLs, {now.regions} regions{_aside(now)}"
+            f"{now.stage}: {counted(now.totals.rows, 'row')} written, {self._rate:,.0f} rows/s{waiting}, "
+            f"checkpoint {show(now.checkpoint_ts)}, lag {lasting(now.lag_seconds)},{_latency(now)} "
+            f"{counted(now.totals.ddls, 'DDL')}, {counted(now.regions, 'region')}{_aside(now)}"
         )
 
 
@@ -249,14 +268,15 @@ def _summary(now: Status, finished: bool, seconds: float, output: Output) -> Non
         typer.echo(orjson.dumps(document).decode())
         return
     if not now.checkpoint_ts:
-        typer.echo(f"Stopped before it had started, {seconds:.1f} s.")
+        typer.echo(f"Stopped before it had started, {lasting(seconds)}.")
         return
     if now.left_out:
         typer.echo(f"Not captured, since they have no key: {', '.join(now.left_out)}. Give them a key.")
     word = "Reached the target" if finished else "Stopped"
     typer.echo(
-        f"{word} at {show(now.checkpoint_ts)}: {now.totals.rows:,} rows and {now.totals.ddls} DDLs "
-        f"in {now.totals.batches} batches, {now.totals.bytes:,} bytes, {seconds:.1f} s{_aside(now)}."
+        f"{word} at {show(now.checkpoint_ts)}: {counted(now.totals.rows, 'row')} and "
+        f"{counted(now.totals.ddls, 'DDL')} in {counted(now.totals.batches, 'batch', 'batches')}, "
+        f"{counted(now.totals.bytes, 'byte')}, {lasting(seconds)}{_aside(now)}."
     )
 
 
@@ -267,4 +287,4 @@ def _latency(now: Status) -> str:
 
 
 def _aside(now: Status) -> str:
-    return f", {now.totals.undecodable:,} rows put aside" if now.totals.undecodable else ""
+    return f", {counted(now.totals.undecodable, 'row')} put aside" if now.totals.undecodable else ""

@@ -70,7 +70,9 @@ def verify(
     ],
     at: Annotated[
         str | None,
-        typer.Option("--at", help="The ts at which both are compared; a TSO or a time. Default: the checkpoint."),
+        typer.Option(
+            "--at", help="The moment at which both are compared: a time, a TSO, or -15m. Default: the checkpoint."
+        ),
     ] = None,
     table: Annotated[
         list[str] | None, typer.Option("--table", help="Only this table, as in shop.item; may be given again.")

@@ -19,7 +19,9 @@ from tidemill.control.barriers import Barriers, Pending
 from tidemill.errors import InvariantError
 from tidemill.model.progress import Checkpoints, Extent
 from tidemill.model.ts import MAX_TS, Ts
+from tidemill.model.words import lasting
 
+CAUGHT_UP_SECONDS = 5.0  # of lag: what a healthy changefeed never has for long
 SLOW_SECONDS = 10.0  # a batch is cut to take half of that at most
 
 
@@ -148,21 +150,30 @@ def stage(
     *,
     batch_seconds: float | None = None,
     trouble: str | None = None,
+    trouble_seconds: float = 0.0,
+    lag_seconds: float = 0.0,
     is_held: bool = False,
     scanned: int = 0,
     regions: int = 0,
 ) -> str:
     """What is being done or waited for, for people. ``batch_seconds`` is how long the batch at hand has taken so far,
-    ``trouble`` why the sink is away; ``is_held``: nothing is read from the upstream until the sink has taken some."""
+    ``trouble`` why the sink is away, and since when; ``is_held``: nothing is read from the upstream until the sink has
+    taken some."""
     held = "; the upstream waits" if is_held else ""
     if trouble is not None:
-        return f"waiting for the sink ({trouble.partition('. ')[0]}){held}"
+        return f"{waiting_for_sink(trouble, trouble_seconds)}{held}"
     if batch_seconds is not None:
-        slow = f" for {batch_seconds:.0f} s, the sink is slow" if batch_seconds >= SLOW_SECONDS else ""
+        slow = f" for {lasting(batch_seconds)}, the sink is slow" if batch_seconds >= SLOW_SECONDS else ""
         return f"writing{slow}{held}"
     if scanned < regions:
         return f"scanning {scanned}/{regions} regions"
+    if lag_seconds < CAUGHT_UP_SECONDS:
+        return "caught up"
     return "waiting for resolved-ts" if progress.limit_ts <= progress.at.base_ts else "idle"
+
+
+def waiting_for_sink(trouble: str, seconds: float) -> str:
+    return f"waiting for the sink since {lasting(seconds)} ({trouble.partition('. ')[0]})"
 
 
 def began(progress: Progress, extent: Extent) -> Progress:

@@ -3,18 +3,19 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import tzinfo
 from enum import Enum
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UsageError, suggestion
+from tidemill.model.moments import is_now, shortened, ts_of
 from tidemill.model.security import PLAIN, Security
-from tidemill.model.ts import LEAST_TSO, Ts, compose, why_not_a_ts
+from tidemill.model.ts import Ts
 from tidemill.source.scan import Dates, TableName, parse_addresses
 
 DAY_SECONDS = 86_400
-_MOST_TSO = (1 << 63) - 1
 
 
 class Now(Enum):
@@ -62,9 +63,9 @@ class Option:
 OPTIONS = (
     Option("pd", "required", "Addresses of PD, as `host:port` or `host:port,host:port`."),
     Option("table", "required", "The table, as `database.table`."),
-    Option("asOf", "now", "The table as of this moment: a TSO, a time, or `now`."),
-    Option("startingTs", "", "Changes with commit-ts above this: a TSO, a time, or `now`. A stream needs it."),
-    Option("endingTs", "now", "Changes up to this commit-ts, itself included. Not for streams."),
+    Option("asOf", "now", "The table as of this moment: a TSO, a time, `now`, or how long ago, such as `-15m`."),
+    Option("startingTs", "", "Changes with commit-ts above this; a moment, as `asOf`. A stream needs it."),
+    Option("endingTs", "now", "Changes up to this commit-ts, itself included; a moment, as `asOf`. Not for streams."),
     Option("columns", "all", "Names of columns, separated by commas: no others are decoded."),
     Option("invalidDates", "error", "What becomes of dates no calendar has: `error`, `null`, or `text` for all dates."),
     Option("timeZone", "UTC", "The zone of times given without one, and of TIMESTAMPs read as text."),
@@ -149,27 +150,12 @@ def _zone(name: str) -> tzinfo:
 
 
 def _moment(name: str, text: str, zone: tzinfo) -> Moment:
-    text = text.strip()
-    if text.lower() == "now":
-        return Now.NOW
-    if re.fullmatch(r"[0-9]{1,30}", text):
-        reason = why_not_a_ts(int(text))
-        if reason is not None or int(text) > _MOST_TSO:
-            raise UsageError(f"the option {name} is {text}, which is no TSO: {reason or 'it is too large'}.")
-        return Ts(int(text))
+    if is_now(text):
+        return Now.NOW  # by the upstream's clock
     try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(
-            f"the option {name} is {text!r}: give a TSO such as 464613566054400000, a time such as "
-            "'2026-03-01 10:15:00' or '2026-03-01T10:15:00+01:00', or 'now'."
-        ) from error
-    time = time if time.tzinfo is not None else time.replace(tzinfo=zone)
-    since = time - datetime(1970, 1, 1, tzinfo=UTC)
-    ts = compose((since.days * DAY_SECONDS + since.seconds) * 1000 + since.microseconds // 1000)
-    if not LEAST_TSO <= ts <= _MOST_TSO:
-        raise UsageError(f"the option {name} is {text!r}, at which no cluster runs. Give a time after 2001.")
-    return ts
+        return ts_of(text, SYSTEM_CLOCK.now(), zone)
+    except ValueError as wrong:
+        raise UsageError(f"the option {name}: {shortened(text)} {wrong}") from None
 
 
 def _columns(text: str) -> tuple[str, ...]:

@@ -74,7 +74,8 @@ class TidemillSource(DataSource):
         resolved = self._checked(schema)
         if not resolved.options.reads_changes:
             raise UsageError(
-                "a stream needs to know where it begins: give the option startingTs, a TSO, a time, or 'now'."
+                "a stream needs to know where it begins: give the option startingTs, which is a time, a TSO, 'now', "
+                "or how long ago, such as '-15m'."
             )
         if resolved.options.ending_ts is not None:
             raise UsageError(
