@@ -176,7 +176,7 @@ def run(
         raise UsageError("--once ends at --start-ts, so it takes no --target-ts. Leave one of them out.")
     if once and options.keys is not None:
         raise UsageError(
-            "--once copies tables as of a ts, and keys of RawKV are read as they are. Use --initial-scan with a --target-ts."
+            "--once copies tables as of a ts, and keys are read as they are. Use --initial-scan and --target-ts."
         )
     waiting = ReadyFile(ready_file)
     began = SYSTEM_CLOCK.monotonic()
