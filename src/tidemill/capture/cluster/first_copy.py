@@ -43,8 +43,8 @@ class FirstCopy:
         zone = ZoneInfo(downstream.zone)
         writer = await asyncio.to_thread(opened.sink_options.open_writer, self._name, zone=zone)
         self._copy = copy = InitialCopy(
-            pd, opened.source, opened.feed.store, TableFilter(downstream.config), opened.sink, writer, downstream.traits,
-            ColumnSelector(downstream.config), opened.state, self._home, downstream.zone, Totals(),
+            pd, opened.source, opened.feed.store, TableFilter(downstream.config), opened.sink, writer,
+            downstream.traits, ColumnSelector(downstream.config), opened.state, self._home, downstream.zone, Totals(),
         )  # fmt: skip
         try:
             await copy.plan()
