@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,52 @@ def test_the_tables_of_a_ddl_do_not_wait_for_one_behind_it(tmp_path: Path) -> No
         return [size for size, _ in sink.calls], owner.ddls.count
 
     assert asyncio.run(story()) == ([2], 2)
+
+
+def test_a_ddl_waits_for_no_reports_but_those_of_the_rows_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something else is reported each time that the state is being saved, as where many processors are busy."""
+    store, changes = deepcopy(fed_store("ddl"))
+    start_ts, data_dir = Ts(load("ddl").bootstrap_ts), DataDir(tmp_path / "data")
+    change = next(change for change in changes if change.events)
+
+    async def story() -> list[tuple[int, int]]:
+        nobody: Any = None  # no upstream is asked
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        feed = SchemaFeed(nobody, store, Ts(change.finished_ts - 1))
+        state = ChangefeedState(1, "blackhole:", start_ts, feed.resolved_ts, feed.resolved_ts, 0, {}, None)
+        data_dir.acquire()
+        data_dir.save(state)
+        sink, states = GroupingSink(data_dir), StateWriter(data_dir)
+        owner = ChangefeedOwner(feed, sink, state, states)
+        feed.changes.append(change)
+        feed.resolved_ts = Ts(change.finished_ts + 1)
+        numbers, save = count(1), data_dir.save
+
+        def report() -> None:
+            at = Checkpoints(change.finished_ts)
+            owner.report(
+                Report("p", next(numbers), EVERYTHING, at, committed=Committed(1, sink.commit(at.base_ts, [])))
+            )
+
+        def disturbed(state: ChangefeedState) -> None:
+            save(state)
+            loop.call_soon_threadsafe(report)
+
+        owner.enter("p", EVERYTHING, state.at, lambda orders: told.set() if sink.calls else None, replaces=NOBODY)
+        owner.start()
+        monkeypatch.setattr(data_dir, "save", disturbed)
+        report()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await told.wait()
+        monkeypatch.undo()
+        await kill(owner)
+        states.close()
+        data_dir.release()
+        return sink.calls
+
+    assert [events for events, _ in asyncio.run(story())] == [len(change.events)]
 
 
 def _are_apart(one: frozenset[int], other: frozenset[int]) -> bool:

@@ -75,17 +75,27 @@ class Ddls:
 
     async def _due(self) -> list[SchemaChange]:
         """The DDLs that may run now, none or one, or several at once where the sink gains by that. The rows before them
-        have not only been reported, they are saved as well: after a crash they would come again, behind the DDL."""
+        have not only been reported, they are saved as well: after a crash they would come again, behind the DDL. What
+        others report meanwhile is not waited for: there may be always some."""
         owner = self._owner
         async with owner.taking:
-            await owner.save_what_came()
-        owner.owned = replace(owner.owned, is_ddl_running=False)
-        if owner.beside.failure is not None or not can_run_ddl(owner.owned):
-            return []
-        owner.owned = replace(owner.owned, is_ddl_running=True)
-        together = first_ddls(owner.owned, self._queue) if isinstance(self._sink, GroupingOwner) else 1
-        due = list(takewhile(_brings_no_rows, islice(self._waiting, together)))
-        return due or [self._waiting[0]]
+            while True:
+                reported = self._ready()
+                await owner.save_what_came()
+                ready = self._ready()
+                if ready <= reported:
+                    break
+        is_due = ready > 0 and owner.beside.failure is None
+        owner.owned = replace(owner.owned, is_ddl_running=is_due)
+        due = list(takewhile(_brings_no_rows, islice(self._waiting, ready)))
+        return due or [self._waiting[0]] if is_due else []
+
+    def _ready(self) -> int:
+        """How many of those that wait may run, by what has been reported."""
+        owned = replace(self._owner.owned, is_ddl_running=False)
+        if not can_run_ddl(owned):
+            return 0
+        return first_ddls(owned, self._queue) if isinstance(self._sink, GroupingOwner) else 1
 
     def _pass(self, count: int) -> None:
         """So many of the first have run."""

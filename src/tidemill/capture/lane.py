@@ -247,7 +247,8 @@ class Lane:
     def _rearrange(self, at: Checkpoints) -> None:
         self.progress = replace(self.progress, at=at)
         self.intake.follow(at, is_reassigned=True)
-        self.progress = replace(self.progress, barriers=self._barriers())
+        # The next report is not to promise what tables that have just come have not resolved.
+        self.progress = replace(self.progress, frontier_ts=self.intake.frontier_ts, barriers=self._barriers())
 
     def _barriers(self) -> Barriers:
         """Of the DDLs that have not run: those for physical ids that it reads. Others are not its business."""

@@ -245,8 +245,8 @@ class ChangefeedOwner:
                 await self.save()
 
     async def save_what_came(self) -> None:
-        """With ``taking`` held: what was being saved is saved by now. So is what came meanwhile."""
-        while self._reports:
+        """With ``taking`` held: what was being saved is saved by now. So is all that had been reported."""
+        if self._reports:
             await self.save()
 
     async def save(self, sink_state: dict[str, Any] | None = None) -> None:

@@ -24,7 +24,8 @@ class SinkEpoch:
     @property
     def obeyed(self) -> Obeyed:
         lane, progress = self._lane, self._lane.progress
-        resolved_ts = None if progress.together_ts is None else progress.frontier_ts
+        # Of a table whose DDL is not known here yet nothing is resolved.
+        resolved_ts = None if progress.together_ts is None else min(progress.frontier_ts, progress.schema_ts)
         return Obeyed(progress.sync_ts, self._taken, lane.written_ts, resolved_ts)
 
     def obey(self, orders: Orders) -> None:

@@ -331,6 +331,21 @@ def test_a_generated_column_that_cannot_hold_its_value_is_cut_as_upstream(sink: 
     assert mariadb.query("SELECT * FROM writing.sums") == [(1, 2147483647, "abc", 2147483647, 0), (2, 7, "5", 8, 5)]
 
 
+def test_no_null_is_lost_beside_a_generated_column_that_is_cut(sink: MysqlHalves, mariadb: MariaDb) -> None:
+    """Of a column that somebody has made NOT NULL downstream. The warning of it names the column in other words."""
+    mariadb.query(
+        "CREATE OR REPLACE TABLE writing.sums (id BIGINT PRIMARY KEY, g INT, v VARCHAR(3) NOT NULL, "
+        "s INT AS (g + 1) STORED)"
+    )
+    sums = table_of(
+        column("id", ColumnType.LONGLONG, KEY), column("g", ColumnType.LONG), column("v", ColumnType.VARCHAR, flen=3),
+        column("s", ColumnType.LONG, generated_expr="`g` + 1", is_stored=True), schema="writing", name="sums",
+    )  # fmt: skip
+    with pytest.raises(SinkError, match=r"refused a row.* id = 2"):
+        write(sink, sums, (None, {"id": 1, "g": 2147483647, "v": "abc"}), (None, {"id": 2, "g": 7, "v": None}))
+    assert mariadb.query("SELECT COUNT(*) FROM writing.sums WHERE v = ''") == [(0,)]
+
+
 @pytest.mark.parametrize(
     ("said", "name"),
     [

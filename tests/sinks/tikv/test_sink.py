@@ -79,6 +79,20 @@ def test_only_where_somebody_may_still_write_a_take_over_waits(options: TikvOpti
     owner.close()
 
 
+def test_a_deadline_that_was_longer_before_is_waited_for(options: TikvOptions) -> None:
+    """What the earlier run has given out goes by what its sink URI said."""
+    before = TikvOwner(options, None, is_resumed=False)
+    before.begin()
+    state = before.know([])
+    before.close()
+    owner = TikvOwner(replace(options, deadline_seconds=0.1), state, is_resumed=True)
+    owner.begin()
+    assert owner.know([])["deadline_seconds"] == 0.1
+    assert waited(owner) >= DEADLINE_SECONDS
+    assert waited(owner) < DEADLINE_SECONDS
+    owner.close()
+
+
 def test_a_batch_that_was_lost_is_waited_for_and_one_that_was_committed_is_not(options: TikvOptions) -> None:
     writer, table = TikvWriter(options, "main"), raw_table("DEFAULT", Ts(0))
     writer.recover(AT, None, None, None, "")

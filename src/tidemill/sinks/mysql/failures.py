@@ -102,7 +102,12 @@ def is_about_foreign_key(error: BaseException) -> bool:
 
 def is_about_a_value(error: BaseException) -> bool:
     """Whether a value does not fit where it was to go; a session that is not strict would have cut it."""
-    return number_of(error) in _VALUES
+    return is_number_of_a_value(number_of(error))
+
+
+def is_number_of_a_value(number: int) -> bool:
+    """The same of a warning's number. Others name their column in other words, or none."""
+    return number in _VALUES
 
 
 def column_of(said: str) -> str:

@@ -370,7 +370,7 @@ class Worker:
             if not (
                 failures.is_harmless(level, number)
                 or (number == failures.TRUNCATED and failures.column_of(said) in enums)
-                or (excused and failures.column_of(said) in {"", *excused})
+                or (excused and failures.is_number_of_a_value(number) and failures.column_of(said) in {"", *excused})
             ):
                 raise pymysql.err.DataError(number, said)
 

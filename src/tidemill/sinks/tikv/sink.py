@@ -30,6 +30,7 @@ class TikvOwner(NoSyncPoints):
         self._cluster = TargetCluster(options)
         self._state = dict(state or {})
         self._may_have_written = is_resumed or bool(state)
+        self._earlier_seconds = float(self._state.get("deadline_seconds", 0.0))  # of units of earlier runs
         self._term = ""
 
     @property
@@ -57,17 +58,19 @@ class TikvOwner(NoSyncPoints):
     def know(self, tables: Iterable[TableInfo]) -> dict[str, Any]:
         for table in tables:
             _check(table)
+        self._state["deadline_seconds"] = self._options.deadline_seconds
         return dict(self._state)
 
     def fence(self, writers: Collection[str] | None = None) -> None:
-        """Wait until every unit that was given out before has passed its deadline. Which writers they are of makes no
-        difference."""
+        """Wait until every unit that was given out before has passed its deadline, which another sink URI may have
+        said. Which writers they are of makes no difference."""
         if not self._may_have_written:
             self._may_have_written = True
             return
-        seconds = self._options.deadline_seconds + self._options.grace_seconds
+        seconds = max(self._options.deadline_seconds, self._earlier_seconds) + self._options.grace_seconds
         log.info("waiting for the deadlines of units that may still be written", seconds=seconds)
         self._cluster.wait_until(later(self._cluster.ts(), seconds))
+        self._earlier_seconds = 0.0
 
     def ddl(self, event: DdlEvent) -> None:
         raise InvariantError(f"a DDL for keys without a schema: {event.type}. Report it.")
