@@ -18,12 +18,13 @@ from tidemill.errors import SinkError, UsageError
 from tidemill.flow.dispatcher import split_key_updates
 from tidemill.flow.filter import TableFilter
 from tidemill.model.changefeed import ChangefeedConfig
+from tidemill.model.ddl import ActionType
 from tidemill.model.ts import Ts
 from tidemill.sinks import read_sink_uri
 from tidemill.sinks.files import SinkConfig, parse_sink_uri, write_files
 from tidemill.source.scan import ScanClient
 from tidemill.verify import Check, CheckOptions, Report, Side, chosen_tables
-from tidemill.verify.files import FileSide
+from tidemill.verify.files import FileSide, Version, untold
 from tidemill.verify.lake import LakeSide
 
 from tests.sinks.mysql.replay import barriers, events_at, units  # isort: skip
@@ -162,3 +163,22 @@ def test_a_table_that_has_no_files_is_said_to_have_none(types: Any, tmp_path: Pa
     side = FileSide(parse_sink_uri(f"file://{tmp_path / 'less'}?{PROTOCOLS[0]}"))
     sentences = {sentence for schema, _ in found(verify(types, side)).values() for sentence in schema}
     assert sentences <= {"there are no files of this table"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (None, ActionType.CREATE_TABLE, ""),
+        (None, ActionType.RENAME_TABLE, "under the old name"),  # nothing else lies in the folder of the new name
+        (None, ActionType.RECOVER_TABLE, "brought back"),
+        (ActionType.CREATE_TABLE, ActionType.RENAME_TABLE, "under the old name"),
+        (ActionType.CREATE_TABLE, ActionType.ADD_COLUMN, ""),
+        (ActionType.CREATE_TABLE, ActionType.MODIFY_COLUMN, ""),
+    ],
+)
+def test_what_no_message_tells_is_said_of_a_tables_first_version_too(before: int | None, after: int, says: str) -> None:
+    columns = (("id", "INT"),)
+    was = None if before is None else Version(1, columns, before)
+    found = untold(was, Version(2, columns, after))
+    assert says in found
+    assert bool(says) == bool(found)

@@ -159,7 +159,7 @@ class FileSide:
                 "row: write with enable-tidb-extension=true or include-commit-ts=true"
             ])  # fmt: skip
         untold = [
-            why for before, after in zip([None, *versions], versions, strict=False) if (why := _untold(before, after))
+            why for before, after in zip([None, *versions], versions, strict=False) if (why := untold(before, after))
         ]
         if untold:
             return Surveyed(None, [f"it cannot be made of files alone: {untold[0]}"])
@@ -208,12 +208,12 @@ class FileSide:
             )
 
 
-def _untold(before: Version | None, after: Version) -> str:
+def untold(before: Version | None, after: Version) -> str:
     """What the step from one version to the next did to rows without a message; empty: nothing."""
+    if after.ddl in _UNTOLD:
+        return _UNTOLD[after.ddl]  # also where it is the first: the folder is that of the new name
     if before is None:
         return ""
-    if after.ddl in _UNTOLD:
-        return _UNTOLD[after.ddl]
     old, new = dict(before.columns), dict(after.columns)
     for name in old.keys() & new.keys():
         if old[name] != new[name]:

@@ -7,14 +7,16 @@ from shutil import rmtree
 
 import pytest
 
-from tests.flow.encoder.samples import COMMIT_TS, ITEM
-from tests.sinks.halves import lake_sink
+from tests.flow.encoder.samples import COMMIT_TS, ITEM, KEY, Row, column, rows_of, table_of
+from tests.sinks.halves import LakeHalves, lake_sink
 from tests.sinks.lake.replay import KINDS, Replay, calm_lake, options_of, uri_of
 from tests.sinks.lake.test_crashes import contents, whole
 from tests.sinks.moments import START
 from tidemill.errors import SinkError, UsageError
+from tidemill.model.ddl import ActionType, DdlEvent
+from tidemill.model.table import ColumnType, TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks.lake import parse_lake_uri
+from tidemill.sinks.lake import parse_lake_uri, write_rows
 from tidemill.sinks.lake.delta import open_table
 from tidemill.sinks.lake.iceberg import identifier, open_catalog
 from tidemill.sinks.lake.query import rows_at
@@ -163,3 +165,28 @@ def test_old_snapshots_are_forgotten_and_no_change_is(tmp_path: Path) -> None:
     assert sum(len(lake.changes(table)) for table in tables) == rows
     for table in tables:
         assert len(open_catalog(replay.options).load_table(identifier(replay.options, table)).snapshots()) <= 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_that_came_before_a_table_got_another_id_are_there_for_its_rows(kind: str, tmp_path: Path) -> None:
+    """By TRUNCATE or a new partitioning, with no row between: the writer knew the table without those columns."""
+    options = options_of(uri_of(kind, tmp_path / "lake"))
+    sink = lake_sink(options)
+    sink.recover(START)
+    plain = (column("id", ColumnType.LONGLONG, KEY), column("v", ColumnType.LONG))
+    before = table_of(*plain)
+    wider = table_of(*plain, column("g", ColumnType.LONG), version_ts=COMMIT_TS + 10)
+    emptied = replace(wider, id=before.id + 1, version_ts=Ts(COMMIT_TS + 20))
+    write_row(sink, before, {"id": 1, "v": 1}, COMMIT_TS)
+    for action, was, table in ((ActionType.ADD_COLUMN, before, wider), (ActionType.TRUNCATE_TABLE, wider, emptied)):
+        ts = Ts(table.version_ts)
+        sink.ddl(DdlEvent(ts, ts, 0, action, action, "", table.schema, table.name, table, pre_table_info=was))
+    write_row(sink, emptied, {"id": 2, "v": 2, "g": 3}, COMMIT_TS + 30)
+    sink.publish(Ts(COMMIT_TS + 30))
+    found = Lake(options).rows_at("shop", "item", COMMIT_TS + 30)
+    assert [(row["id"], row["v"], row["g"]) for row in found.to_pylist()] == [(2, 2, 3)]
+
+
+def write_row(sink: LakeHalves, table: TableInfo, row: Row, ts: int) -> None:
+    target = sink.target(table, table.id, (Ts(ts - 1), Ts(ts)))
+    sink.commit(Ts(ts), [write_rows(target, iter([rows_of(table, (None, row), ts=[ts])]))])

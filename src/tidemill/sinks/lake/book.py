@@ -33,7 +33,7 @@ class Book:
             self.backend.forget(None)
             self.documents.load()  # ours may be that of a DDL which was not finished
             return
-        self.documents.look(is_forced=True)
+        self.look(is_forced=True)
         ids = {table.id for table in tables}
         for lake in [lake for lake in self.journal.tables if lake.table_id in ids]:
             self.documents.read_again(lake)
@@ -48,11 +48,18 @@ class Book:
         """Ends the names of files that count only when they are committed: nobody else writes under the same."""
         return f"-{self.generation.rpartition('/')[2][:8]}" if self.backend.is_transactional else ""
 
+    def look(self, *, is_forced: bool = False) -> None:
+        """For tables that are new. One that has got a new id, by TRUNCATE or a new partitioning, may have got columns
+        before that, of which we know nothing yet."""
+        for lake in self.documents.look(is_forced=is_forced):
+            self._stamps.pop(lake.id, None)
+            self.backend.reload(lake)
+
     def find(self, table: TableInfo) -> LakeTable | None:
         """The lake table of ``table``, for its writer. A DDL may have made or changed it since."""
         lake = self.journal.by_table_id(table.id)
         if lake is None:
-            self.documents.look()
+            self.look()
             dropped = self.journal.by_table_id(table.id, is_dropped=True)
             if dropped is not None:
                 self.reload(dropped)

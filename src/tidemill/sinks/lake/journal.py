@@ -53,12 +53,13 @@ class JournalFiles:
         self.journal = replace(self.journal, tables=())
         self.look()
 
-    def look(self, *, is_forced: bool = False) -> None:
-        """Find the tables that are new. Without a DDL since, only writers have made any, each of its own; so a writer
-        need not look for its tables then, unless they were another's before."""
+    def look(self, *, is_forced: bool = False) -> list[LakeTable]:
+        """Find the tables that are new, or have a new id; returns those that were read. Without a DDL since, only
+        writers have made any, each of its own; so a writer need not look for its tables then, unless they were
+        another's before."""
         header = self._files.read(HEADER)
         if header is not None and header == self._seen and not is_forced:
-            return
+            return []
         said = self._check_ours(header)
         names = [name for name in self._files.names(_FOLDER) if name.endswith(".json")]
         known = set(self._names.values())
@@ -66,11 +67,14 @@ class JournalFiles:
         for old in said.get("tables", ()):
             table = lake_table(old)
             tables.setdefault(table.id, table)
+        read = []
         for name, table in self._read([name for name in names if name not in known]):
+            read.append(table)
             if table.id not in tables or _age(table) >= _age(tables[table.id]):
                 tables[table.id], self._names[table.id] = table, name
         self._put(tables.values(), tuple(said.get("ddl", (0, 0))))
         self._seen = header
+        return read
 
     def read_again(self, table: LakeTable) -> LakeTable:
         """As its document says now."""

@@ -119,7 +119,7 @@ class LakeOwner(AnyTable, NoSyncPoints):
 
     def _look(self, event: DdlEvent) -> None:
         """Writers have made tables meanwhile, and changed those that the DDL touches."""
-        self._book.documents.look(is_forced=True)
+        self._book.look(is_forced=True)
         ids = {info.id for info in (event.table_info, event.pre_table_info) if info is not None}
         is_schema = event.type == ActionType.DROP_SCHEMA
         for lake in self._book.journal.tables:
