@@ -1,19 +1,29 @@
 """Both halves of a consumer's sink: each is closed, whatever becomes of the other; and workers that are elsewhere."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from tidemill.consumer.alignment import Consistency
 from tidemill.consumer.applying import Applying, refuse_far
-from tidemill.errors import SinkError, UsageError
+from tidemill.errors import SinkError, SupersededError, UsageError
 from tidemill.model.ts import Ts
 from tidemill.sinks import SinkOptions
 
 
 class _Half:
+    term = "one"
+
     def __init__(self, *, fails: bool = False) -> None:
         self.is_closed, self._fails = False, fails
+        self.calls: list[str] = []
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def recover(self, *_: Any) -> None:
+        self.calls.append("recover")
 
     def close(self) -> None:
         self.is_closed = True
@@ -52,6 +62,22 @@ def test_the_owner_is_closed_where_the_writer_fails_to_close() -> None:
     with pytest.raises(SinkError, match="connection is gone"):
         applying(options).close()
     assert (options.writer.is_closed, options.owner.is_closed) == (True, True)
+
+
+def test_nothing_is_recovered_where_another_process_has_the_work_by_then(tmp_path: Path) -> None:
+    """One that was asleep may end another one's term; it must not change anything in its own."""
+    options = _Options()
+    both, seen = applying(options), list[list[str]]()
+
+    def confirm() -> None:
+        seen.append([*options.owner.calls, *options.writer.calls])
+        raise SupersededError("another process has taken the work over.")
+
+    with pytest.raises(SupersededError):
+        both.start("shop", "local[1]", {}, tmp_path / "spark.log", lambda: False, confirm)
+    both.close()
+    assert seen == [["begin"]]
+    assert options.writer.calls == []
 
 
 @pytest.mark.parametrize("master", ["local", "local[4]", "local[*]"])
