@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -50,9 +51,9 @@ from tidemill.cli.options import (
     zone_of,
 )
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.config.keytext import KeyFormat
 from tidemill.errors import UsageError
 from tidemill.model.keys import DEFAULT_SPAN_COUNT, KeyApi
+from tidemill.model.keytext import KeyFormat
 from tidemill.model.ts import show
 
 _PLAIN_PERIOD_SECONDS = 5.0
@@ -223,7 +224,7 @@ class ProgressLine:
         return (
             f"{now.stage}: {now.totals.rows:,} rows, {self._rate:,.0f} rows/s, {now.pending_rows:,} buffered "
             f"({now.disk_bytes / _MIB:,.0f} MiB of {now.disk_quota / _MIB:,.0f} on disk), "
-            f"checkpoint {show(now.checkpoint_ts)}, lag {now.lag_seconds:.1f} s,{_latency(now)} "
+            f"checkpoint {show(now.checkpoint_ts)}, lag {now.lag_seconds:.1f} s,{_parts(now)}{_latency(now)} "
             f"{now.totals.ddls} DDLs, {now.regions} regions{_aside(now)}"
         )
 
@@ -241,6 +242,7 @@ def _summary(now: Status, finished: bool, seconds: float, output: Output) -> Non
         "left_out": now.left_out,
         "most_disk_bytes": now.most_disk_bytes,
         "disk_quota": now.disk_quota,
+        "lag": asdict(now.lag) if now.lag is not None else None,
         "latency_p50": now.latency_p50,
         "latency_p99": now.latency_p99,
         "seconds": round(seconds, 3),
@@ -264,6 +266,12 @@ def _latency(now: Status) -> str:
     if now.latency_p50 is None or now.latency_p99 is None:
         return ""
     return f" commit to durable {now.latency_p50:.1f} s (p99 {now.latency_p99:.1f} s),"
+
+
+def _parts(now: Status) -> str:
+    if now.lag is None:
+        return ""
+    return f" of it upstream {now.lag.upstream:.1f}, sorter {now.lag.sorter:.1f}, sink {now.lag.sink:.1f},"
 
 
 def _aside(now: Status) -> str:

@@ -1,22 +1,25 @@
 """What users ask the owner about changefeeds. See ``operations``."""
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
 from tidemill.capture.cluster.changes import Changes
 from tidemill.capture.cluster.feeds import Feeds
-from tidemill.capture.cluster.options import run_options
+from tidemill.capture.cluster.options import ServerOptions, run_options
 from tidemill.capture.cluster.owning import OwnedFeed
 from tidemill.capture.cluster.server import Serving
-from tidemill.capture.downstream import Downstream
+from tidemill.capture.downstream import Downstream, check_overlaps
 from tidemill.capture.etcd.home import EtcdHome
+from tidemill.capture.options import RunOptions
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.admission import not_found, resume_point, start_of, updated
 from tidemill.errors import (
     CaptureNotFoundError,
     DeletionUnfinishedError,
     SchedulerRefusedError,
+    TidemillError,
     UpdateRefusedError,
     UsageError,
 )
@@ -95,13 +98,19 @@ class ChangefeedOperations:
 
     async def create(self, new: NewChangefeed) -> ChangefeedInfo:
         changes = self._changes
-        existing = [info.key for info in await self._asked.beside(changes.all)]
+        others = await self._asked.beside(changes.all)
+        existing = [info.key for info in others]
         async with self._asked.pd(new.upstream) as pd:
             now_ts = await pd.get_ts()
             start_ts = start_of(new, existing, now_ts, await _safepoint(pd))
             options = self._asked.serving.options
             draft = changes.draft(new, start_ts, pd.cluster_id)
-            Downstream.of(run_options(options, draft))  # refuses what cannot be
+            wanted = run_options(options, draft)
+            Downstream.of(wanted)  # refuses what cannot be
+            check_overlaps(wanted, _readable(options, others))
+            if wanted.keys is not None and not new.start_ts:
+                draft = changes.draft(new, wanted.keys.before(start_ts), pd.cluster_id)
+                start_ts = draft.start_ts
             home = EtcdHome(
                 self._asked.serving.client, self._asked.serving.keys, new.key, None, options.folder(new.key)
             )
@@ -190,6 +199,15 @@ class ChangefeedOperations:
     def _check_capture(self, feed: OwnedFeed, capture_id: CaptureId) -> None:
         if feed.coordinator.captures.get(capture_id) is None:
             raise CaptureNotFoundError(f"no capture has the id {capture_id!r}. Ask for the list of captures.")
+
+
+def _readable(options: ServerOptions, infos: Iterable[ChangefeedInfo]) -> list[RunOptions]:
+    """What those changefeeds are asked to do. One whose config cannot be read writes nowhere."""
+    found = []
+    for info in infos:
+        with suppress(TidemillError):
+            found.append(run_options(options, info))
+    return found
 
 
 def _tasks(feed: OwnedFeed) -> tuple[CaptureTables, ...]:
