@@ -3,8 +3,10 @@
 import asyncio
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,13 +15,16 @@ from tests.e2e.rawkv import Loop, Watcher, Writer
 from tests.etcd import Etcd, running
 from tests.rounds import seed
 from tidebox.upstream import EmbeddedUpstream
+from tidemill.capture.cluster.changefeed_operations import ChangefeedOperations
 from tidemill.capture.cluster.guarding import check_place
 from tidemill.capture.downstream import check_overlaps
 from tidemill.capture.options import RunOptions
-from tidemill.errors import SupersededError, UsageError
+from tidemill.errors import IncompatibleUpstreamError, SupersededError, UsageError
+from tidemill.model.cluster import ChangefeedInfo, NewChangefeed, UpstreamAccess
 from tidemill.model.keys import KeyRange
-from tidemill.model.schedule import CaptureId, TableId
+from tidemill.model.schedule import CaptureId, ChangefeedKey, TableId
 from tidemill.model.security import PLAIN
+from tidemill.upstream.pd import PdClient
 from tidemill.verify.rawkv import Cluster, KeyReport, compare_keys
 
 SEED = 20261120
@@ -120,3 +125,54 @@ def test_keys_that_another_changefeed_writes_there_are_refused(keys: KeyRange, u
         return
     with pytest.raises(UsageError, match=r"changefeed 'first' writes keys of .* into tikv://h:1 already"):
         check_overlaps(wanted, others)
+
+
+class Owner:
+    """As an API asks the owner's capture."""
+
+    def __init__(self, told: Story) -> None:
+        owner = told.owner
+        assert owner is not None
+        assert owner.feeds is not None
+        self.feeds, self._pd = owner.feeds, owner.options.pd
+        self.serving: Any = SimpleNamespace(client=told.client, keys=told.keys, options=owner.options)
+
+    async def beside(self, call: Any, *args: Any) -> Any:
+        return await asyncio.to_thread(call, *args)
+
+    def pd(self, upstream: UpstreamAccess | None = None) -> AbstractAsyncContextManager[PdClient]:
+        return PdClient(self._pd)
+
+
+def created(upstream: EmbeddedUpstream, etcd: Etcd, folder: Path, *wanted: NewChangefeed) -> list[ChangefeedInfo]:
+    async def story() -> list[ChangefeedInfo]:
+        async with a_story(upstream, etcd, folder, random.Random(), captures=1) as told:
+            operations = ChangefeedOperations(Owner(told))
+            return [await operations.create(each) for each in wanted]
+
+    return asyncio.run(story())
+
+
+def keys_feed(name: str, **keys: str) -> NewChangefeed:
+    return NewChangefeed(ChangefeedKey("default", name), "tikv://127.0.0.1:1", config={"keys": {"api": "raw", **keys}})
+
+
+def test_a_changefeed_of_keys_begins_where_no_store_can_have_been_behind(etcd: Etcd, tmp_path: Path) -> None:
+    with EmbeddedUpstream.start(api_version=2) as source:
+        before_ts = source.tso()
+        (info,) = created(source, etcd, tmp_path, keys_feed("first"))
+        after_ts = source.tso()
+    assert KeyRange().before(before_ts) <= info.start_ts <= KeyRange().before(after_ts)
+
+
+def test_an_owner_refuses_keys_that_cannot_be_captured(etcd: Etcd, tmp_path: Path) -> None:
+    with EmbeddedUpstream.start(api_version=2) as source:
+        with pytest.raises(UsageError, match=r"changefeed 'first' writes keys of \[62,\)"):
+            created(source, etcd, tmp_path / "a", keys_feed("first"), keys_feed("second", **{"start-key": "62"}))
+        with pytest.raises(UsageError, match="there is no keyspace 'nowhere'"):
+            created(source, etcd, tmp_path / "b", keys_feed("first", keyspace="nowhere"))
+    with (
+        EmbeddedUpstream.start() as old,
+        pytest.raises(IncompatibleUpstreamError, match="does not serve RawKV"),
+    ):
+        created(old, etcd, tmp_path / "c", keys_feed("first"))

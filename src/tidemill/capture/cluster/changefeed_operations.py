@@ -37,6 +37,7 @@ from tidemill.model.cluster import (
 from tidemill.model.schedule import CaptureId, ChangefeedKey, TableId
 from tidemill.model.ts import Ts
 from tidemill.sinks import differences
+from tidemill.source.keyrange import open_keys
 from tidemill.upstream.gc import GcHold, let_go
 from tidemill.upstream.pd import PdClient
 
@@ -108,9 +109,10 @@ class ChangefeedOperations:
             wanted = run_options(options, draft)
             Downstream.of(wanted)  # refuses what cannot be
             check_overlaps(wanted, _readable(options, others))
-            if wanted.keys is not None and not new.start_ts:
-                draft = changes.draft(new, wanted.keys.before(start_ts), pd.cluster_id)
-                start_ts = draft.start_ts
+            if wanted.keys is not None:
+                await open_keys(pd, wanted.keys)  # refuses a keyspace that is not there, and API V1
+                start_ts = new.start_ts or wanted.keys.before(start_ts)
+                draft = changes.draft(new, start_ts, pd.cluster_id)
             home = EtcdHome(
                 self._asked.serving.client, self._asked.serving.keys, new.key, None, options.folder(new.key)
             )
