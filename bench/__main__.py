@@ -156,6 +156,7 @@ GROUPS = (
     Group("flow.iceberg", "bench.lake", "bench_lake", {"flow.iceberg": Aim(0.6)}),
     Group("flow.quiet", "bench.latency", "bench_quiet", {"flow.quiet_latency_p99": Aim(at_most=2)}),
     Group("flow.latency", "bench.latency", "bench_half_load"),
+    Group("rawkv.", "bench.rawkv", "bench_rawkv", {"rawkv.flow": Aim(0.5), "rawkv.lag_p99": Aim(at_most=3)}),
     Group("frontier.", "bench.frontier", "bench_frontier", {"frontier.growth": Aim(0.5)}),
     Group("verify.", "bench.verify", "bench_verify"),
     Group("catchup.", "bench.catchup", "bench_catchup", {"catchup.peak_memory": Aim(ratio_at_most=1.25)}),

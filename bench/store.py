@@ -47,7 +47,7 @@ def bench_scan() -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as name:
         folder = Path(name)
         history = grow("bench-narrow", VERSIONS, folder / "history")
-        with _upstream(folder, "--load", str(history)) as pd_address, _Cluster(pd_address) as cluster:
+        with running_upstream(folder, "--load", str(history)) as pd_address, _Cluster(pd_address) as cluster:
             messages, versions = _scanned(cluster)
             sizes = np.array(list(map(len, messages)), np.int64)
             sizes.tofile(folder / "sizes")
@@ -67,7 +67,7 @@ def bench_scan() -> list[Result]:
 def bench_raw_put() -> list[Result]:
     with (
         tempfile.TemporaryDirectory(prefix="tidemill-bench-") as name,
-        _upstream(Path(name), "--api-version", "2") as pd_address,
+        running_upstream(Path(name), "--api-version", "2") as pd_address,
         _Cluster(pd_address, raw=True) as cluster,
         _following(pd_address) as follow,
     ):
@@ -289,7 +289,7 @@ def _read_all(feed: Any) -> None:
 
 
 @contextlib.contextmanager
-def _upstream(folder: Path, *options: str) -> Iterator[str]:
+def running_upstream(folder: Path, *options: str) -> Iterator[str]:
     ready = folder / "ready.json"
     command = [sys.executable, "-c", "from tidemill.cli import main; main()", "upstream", "--stores", "1"]
     command += ["--pd-port", "0", "--ready-file", str(ready), *options]

@@ -155,10 +155,13 @@ async def copied(pd: PdClient, opened: Opened, data_dir: DataDir, downstream: Do
         await copy.plan()
         await asyncio.to_thread(copy.prepare)
         with ThreadPoolExecutor(4) as threads:
+            done = copy.parts_done
             while await asyncio.to_thread(
                 copy.step, lambda units: list(threads.map(downstream.pipeline.process, units))
             ):
-                print("copied some", flush=True)
+                if copy.parts_done > done:  # a batch may have been lost
+                    print("copied some", flush=True)
+                done = copy.parts_done
         return copy.state
     finally:
         await asyncio.to_thread(copy.close)

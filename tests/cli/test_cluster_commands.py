@@ -14,8 +14,10 @@ from tests.authority import Authority
 from tidemill.api.access import UsersFile
 from tidemill.api.tls import ApiTls
 from tidemill.cli import main
+from tidemill.config.changefeed import read_config
 from tidemill.config.sink_uri import safe_uri
 from tidemill.model.cluster import Cause, Hindrance, NewChangefeed, RunningError
+from tidemill.model.keys import KeyRange
 from tidemill.model.schedule import ChangefeedKey
 from tidemill.model.ts import Ts, compose
 from tidemill.testing.operations import FakeCluster
@@ -91,6 +93,46 @@ def test_a_changefeed_is_created_from_a_file(ask: Run, cluster: FakeCluster, tmp
     document = json.loads(done(ask(*words)))
     assert (document["id"], document["config"]["memory_quota"]) == ("orders", 20_000_000)
     assert cluster.feeds[ORDERS].info.config == {"memory-quota": 20_000_000, "filter": {"rules": ["shop.orders"]}}
+
+
+def test_a_changefeed_of_keys_is_created_from_options(ask: Run, cluster: FakeCluster) -> None:
+    words = ("changefeed", "create", "-c", "orders", "--sink-uri", "tikv://127.0.0.1:1", "--span-count", "4")
+    assert (
+        ask(*words, "--format", "raw", "--start-key", "a", "--end-key", "b", "--start-key", "k", "--end-key", "")[0]
+        == 0
+    )
+    keys = read_config(cluster.feeds[ORDERS].info.config).keys
+    assert keys == KeyRange(b"a", b"b", more=((b"k", b""),), span_count=4)
+
+
+def test_a_range_that_cannot_be_is_refused_by_the_server(ask: Run) -> None:
+    words = (
+        "changefeed",
+        "create",
+        "orders",
+        "--sink-uri",
+        "tikv://127.0.0.1:1",
+        "--start-key",
+        "62",
+        "--end-key",
+        "61",
+    )
+    code, out, err = ask(*words)
+    assert (code != 0, out) == (True, "")
+    assert "is inverted" in err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("moment", "code", "word"), [("2026-03-01 10:15:00", 0, "Yes"), ("2026-03-01 10:15:01", 1, "No")]
+)
+def test_query_answers_whether_a_changefeed_has_caught_up(
+    ask: Run, orders: None, moment: str, code: int, word: str
+) -> None:
+    found, out, _ = ask("changefeed", "query", "orders", "--caught-up", moment)
+    assert (found, out.partition(":")[0]) == (code, word)
+    assert "durable up to 2026-03-01 10:15:00.250 UTC" in out
+    found, out, _ = ask("changefeed", "query", "orders", "--caught-up", moment, "--output", "json")
+    assert (found, json.loads(out)["caught_up"]) == (code, not code)
 
 
 def test_changefeeds_are_listed(ask: Run, orders: None) -> None:

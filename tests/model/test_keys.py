@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import UsageError
-from tidemill.model.keys import MOST_SPANS, Bounds, KeyFilter, KeyRange, cut, split
+from tidemill.model.keys import MOST_SPANS, Bounds, KeyFilter, KeyRange, cut, overlap, split
 
 KEYS = st.binary(max_size=2)
 COUNTS = st.integers(1, MOST_SPANS)
@@ -119,3 +119,17 @@ def test_what_captures_the_same_has_one_name_and_something_else_another() -> Non
     both = (KeyRange(b"a", b"b", more=((b"c", b""),)), KeyRange(b"c", b"", more=((b"a", b"b"),), span_count=7))
     assert {keys.name for keys in both} == {"DEFAULT[61,62)[63,)"}
     assert KeyRange(filter=KeyFilter((b"a",), "k", "v")).name == "DEFAULT[,) (prefix 61; key 'k'; value 'v')"
+
+
+@given(ranges(), ranges(), st.lists(KEYS))
+def test_two_overlap_where_some_key_is_of_both(one: list[Bounds], other: list[Bounds], probes: list[bytes]) -> None:
+    if not one or not other:
+        return
+    both = [KeyRange(*each[0], more=tuple(each[1:])) for each in (one, other)]
+    common = overlap(*both)
+    for key in [*probes, *(start for start, _ in (*one, *other))]:
+        if holds(one, key) and holds(other, key):
+            assert common is not None
+    if common is not None:
+        assert holds(one, common[0])
+        assert holds(other, common[0])

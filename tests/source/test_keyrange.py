@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidebox.upstream import EmbeddedUpstream
-from tidemill.config.keytext import KeyFormat, read_key
 from tidemill.errors import IncompatibleUpstreamError, UsageError
 from tidemill.model.keys import KeyRange
+from tidemill.model.keytext import KeyFormat, read_key
 from tidemill.model.ts import Ts, compose
 from tidemill.source.keyrange import KeySource, open_keys
 from tidemill.tidb.keys import encode_bytes

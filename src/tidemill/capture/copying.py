@@ -92,6 +92,7 @@ class InitialCopy:
         self._queries: dict[int, str] = {}  # by table id: what makes it, where the sink needs that
         self._taken: list[tuple[_Table, int]] = []
         self._clock = clock
+        self._room = _PARTS_A_BATCH if traits.copies_by_region else _TABLES_A_BATCH
         self._failures = 0  # since the last batch that was committed
         self._again_at = 0.0  # when the batch that was lost is begun again
         self._away_since = 0.0
@@ -180,6 +181,7 @@ class InitialCopy:
     def _note(self, error: EngineError | SinkError) -> None:
         """A batch was lost. Raises the reason where it does not pass."""
         self._failures += 1
+        self._room = max(1, self._room // 2)  # where units have a deadline, fewer of them may be done in time
         is_away = isinstance(error, SinkError) and error.retryable
         if not is_away and gives_up(error, self._failures):
             raise error
@@ -196,7 +198,7 @@ class InitialCopy:
         """The next batch; empty when all is copied."""
         self._taken = []
         units = []
-        room = _PARTS_A_BATCH if self._traits.copies_by_region else _TABLES_A_BATCH
+        room = self._room
         for table in self._tables:
             if room <= 0 or not table.parts:
                 continue

@@ -1,5 +1,6 @@
 """Where a changefeed writes, as its options say: the sink, its place in the state, and the zone of its times."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemill.capture.options import RunOptions
@@ -11,7 +12,7 @@ from tidemill.flow.filter import TableFilter
 from tidemill.flow.pipeline import Pipeline
 from tidemill.flow.rawkv import check_pattern, key_table
 from tidemill.model.changefeed import ChangefeedConfig
-from tidemill.model.keys import KeyApi
+from tidemill.model.keys import KeyApi, overlap, shown
 from tidemill.model.ts import Ts
 from tidemill.sinks import SinkOptions, Traits, place_of, read_sink_uri
 from tidemill.sinks.files import Scheme, SinkConfig
@@ -79,6 +80,32 @@ def check_fit(options: RunOptions, sink: SinkOptions) -> None:
             "the changefeed's file has filters, which are for tables, and keys of RawKV are captured. Take them out "
             "and choose keys by --start-key and --end-key."
         )
+
+
+def check_overlaps(options: RunOptions, others: Sequence[RunOptions]) -> None:
+    """Raises UsageError where another changefeed writes some of the same keys into the same TiKV: each would bring back
+    what the other one has passed."""
+    keys, sink = options.keys, _sink_of(options)
+    if keys is None or not isinstance(sink, TikvOptions):
+        return
+    for other in others:
+        theirs = _sink_of(other)
+        if other.keys is None or not isinstance(theirs, TikvOptions):
+            continue
+        is_one_place = set(sink.pd.split(",")) & set(theirs.pd.split(",")) and sink.keyspace == theirs.keyspace
+        common = overlap(keys, other.keys)
+        if is_one_place and common is not None:
+            raise UsageError(
+                f"changefeed {other.name!r} writes keys of {shown(*common)} (in hex) into {theirs.safe_uri} already. "
+                "Two that write the same keys would bring older values back: choose ranges that do not overlap, or "
+                "another target."
+            )
+
+
+def _sink_of(options: RunOptions) -> SinkOptions:
+    return read_sink_uri(
+        options.sink_uri, sink_parameters(options.config, options.sink_uri.partition("://")[0].lower())
+    )
 
 
 def _is_raw(sink: SinkOptions) -> bool:

@@ -11,7 +11,7 @@ from tidemill.flow.skew import LEAST_BYTES
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.keys import KeyRange
 from tidemill.model.security import Security
-from tidemill.model.ts import Ts, lag_seconds
+from tidemill.model.ts import Ts, lag_seconds, physical_ms
 
 _GC_TTL_SECONDS = 86_400
 
@@ -43,12 +43,32 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class LagParts:
+    """Of what the lag is made, in seconds. ``upstream``: of the slowest region's resolved-ts as it is known here, with
+    its way here and what is taken back of it. ``sorter``: of what is resolved, up to what a batch has taken.
+    ``sink``: of what a batch has taken, up to what is durable."""
+
+    upstream: float
+    sorter: float
+    sink: float
+
+
+def parts_of_lag(now: float, frontier_ts: Ts, taken_ts: Ts, checkpoint_ts: Ts) -> LagParts:
+    """``now``: in Unix seconds. Together they are the checkpoint's lag."""
+    frontier_ts = max(frontier_ts, checkpoint_ts)
+    taken_ts = min(max(taken_ts, checkpoint_ts), frontier_ts)
+    ends = [physical_ms(ts) / 1000 for ts in (frontier_ts, taken_ts, checkpoint_ts)]
+    return LagParts(max(0.0, now - ends[0]), ends[0] - ends[1], ends[1] - ends[2])
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """How the changefeed stands, for the progress line."""
 
     stage: str
     checkpoint_ts: Ts
     lag_seconds: float
+    lag: LagParts | None  # of which it is made; None: nothing is followed yet
     latency_p50: float | None  # from commit to durable, of the latest batches' first rows, in seconds
     latency_p99: float | None
     totals: Totals
@@ -67,4 +87,4 @@ def status_at_rest(options: RunOptions, doing: str = "not started") -> Status:
     state = DataDir(options.data_dir).load()
     at_ts = state.checkpoint_ts if state is not None else options.start_ts or Ts(0)
     lag = lag_seconds(at_ts, SYSTEM_CLOCK.now())
-    return Status(doing, at_ts, lag, None, None, Totals(), 0, 0, 0, 0, 0, 0, 0, left_out=())
+    return Status(doing, at_ts, lag, None, None, None, Totals(), 0, 0, 0, 0, 0, 0, 0, left_out=())

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from tidemill.capture.batches import Totals
 from tidemill.capture.copying import InitialCopy
-from tidemill.capture.options import Status
+from tidemill.capture.lanes import RunningLane
+from tidemill.capture.options import LagParts, Status, parts_of_lag
 from tidemill.capture.owner import ChangefeedOwner
 from tidemill.capture.processor import SpanProcessor
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.progress import stage
-from tidemill.model.ts import lag_seconds
+from tidemill.model.ts import Ts, lag_seconds
 
 
 def status_of(
@@ -28,6 +29,7 @@ def status_of(
         stage=_stage(owner, processor, copy),
         checkpoint_ts=checkpoint_ts,
         lag_seconds=lag_seconds(checkpoint_ts, SYSTEM_CLOCK.now()),
+        lag=_lag(lanes, checkpoint_ts) if lanes and copy is None else None,
         latency_p50=_quantile(latencies, 0.5),
         latency_p99=_quantile(latencies, 0.99),
         totals=replace(totals, ddls=owner.ddls.count),
@@ -40,6 +42,14 @@ def status_of(
         regions=sum(each.regions for each in pullers),
         left_out=owner.left_out.names,
     )
+
+
+def _lag(lanes: Sequence[RunningLane], checkpoint_ts: Ts) -> LagParts:
+    """Of the lane that is furthest behind."""
+    progress = min((running.lane.progress for running in lanes), key=lambda each: each.at.lowest_ts)
+    in_flight = progress.in_flight
+    taken_ts = in_flight.to_ts if in_flight is not None else progress.at.lowest_ts
+    return parts_of_lag(SYSTEM_CLOCK.now(), progress.frontier_ts, taken_ts, checkpoint_ts)
 
 
 def _stage(owner: ChangefeedOwner, processor: SpanProcessor | None, copy: InitialCopy | None) -> str:

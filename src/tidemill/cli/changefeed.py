@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemill.cli.keys import Api as KvApi
+from tidemill.cli.keys import EndKey, Format, KeyspaceName, SpanCount, StartKey, pairs_of, with_keys
 from tidemill.cli.options import SINK_URI_VARIABLE, Output, name_of, parse_ts, sink_uri_of
 from tidemill.cli.remote.client import Api
 from tidemill.cli.remote.folder import given_over
@@ -25,6 +27,8 @@ from tidemill.cli.remote.options import (
 from tidemill.cli.remote.show import duration, lag, moment_of, now_ts, print_json, print_table, say, since
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UsageError
+from tidemill.model.keys import DEFAULT_SPAN_COUNT, KeyApi
+from tidemill.model.keytext import KeyFormat
 from tidemill.model.ts import MAX_TS, lag_seconds, show
 
 _FEEDS = "/api/v2/changefeeds"
@@ -73,6 +77,12 @@ def create(
         Path | None,
         typer.Option("--from-data-dir", help="Continue the changefeed of this folder of an ended tidemill run."),
     ] = None,
+    start_key: StartKey = None,
+    end_key: EndKey = None,
+    key_format: Format = KeyFormat.hex,
+    keyspace: KeyspaceName = None,
+    span_count: SpanCount = DEFAULT_SPAN_COUNT,
+    kv_api: KvApi = KeyApi.raw,
     no_confirm: NoConfirm = False,
     changefeed_id: ChangefeedId = None,
     namespace: Namespace = "default",
@@ -91,13 +101,14 @@ def create(
             "--initial-scan out."
         )
     start, target = parse_ts(start_ts, "--start-ts"), parse_ts(target_ts, "--target-ts")
+    ranges = pairs_of(start_key or [], end_key or [])
     document = {
         "namespace": namespace,
         "changefeed_id": wanted,
         "sink_uri": sink_uri_of(sink_uri),
         "start_ts": start or 0,
         "target_ts": target or 0,
-        "replica_config": _config(config),
+        "replica_config": with_keys(_config(config), sink_uri, ranges, key_format, keyspace, span_count, kv_api),
         "initial_scan": initial_scan,
     }
     if start is not None:
@@ -189,6 +200,10 @@ def query(
     api: Api,
     name: Name = None,
     simple: Annotated[bool, typer.Option("--simple", "-s", help="State and checkpoint only.")] = False,
+    caught_up: Annotated[
+        str | None,
+        typer.Option("--caught-up", help="Only say whether all up to this ts is durable: a TSO or a time. No: 1."),
+    ] = None,
     changefeed_id: ChangefeedId = None,
     namespace: Namespace = "default",
     output: OutputFlag = Output.text,
@@ -199,6 +214,9 @@ def query(
     """
     wanted = named(name, changefeed_id)
     info = api.get(f"{_FEEDS}/{wanted}", namespace=namespace)
+    if caught_up is not None:
+        _say_caught_up(info, parse_ts(caught_up, "--caught-up") or 0, output)
+        return
     if output is Output.json:
         print_json(_simple(info) if simple else _detailed(info))
         return
@@ -493,6 +511,18 @@ def _sleep(seconds: float) -> None:
     from tidemill.cli import stopping
 
     stopping.current().wait(seconds)
+
+
+def _say_caught_up(info: dict[str, Any], ts: int, output: Output) -> None:
+    checkpoint = info["checkpoint_ts"]
+    has_reached = checkpoint >= ts
+    if output is Output.json:
+        print_json({"id": info["id"], "caught_up": has_reached, "checkpoint_ts": checkpoint, "ts": ts})
+    else:
+        word = "Yes" if has_reached else "No"
+        typer.echo(f"{word}: changefeed {info['id']} is durable up to {show(checkpoint)}; {show(ts)} was asked for.")
+    if not has_reached:
+        raise typer.Exit(1)
 
 
 def _config(path: Path | None) -> dict[str, Any] | None:

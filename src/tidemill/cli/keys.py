@@ -1,11 +1,11 @@
 """Options that name keys of a TiKV without SQL, for the commands that have them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tidemill.cli.options import parse_seconds
-from tidemill.config.keytext import KeyFormat, key_filter, key_range, ranges_of
+from tidemill.config.keytext import key_filter, key_range, ranges_of
 from tidemill.errors import UsageError
 from tidemill.model.keys import (
     DEFAULT_KEYSPACE,
@@ -15,6 +15,7 @@ from tidemill.model.keys import (
     KeyApi,
     KeyRange,
 )
+from tidemill.model.keytext import KeyFormat
 from tidemill.sinks.tikv import is_tikv_uri
 
 StartKey = Annotated[
@@ -112,3 +113,24 @@ def pairs_of(starts: list[str], ends: list[str]) -> list[tuple[str, str]]:
             "either may be empty, as ''."
         )
     return list(zip(starts, ends, strict=True))
+
+
+def with_keys(
+    document: dict[str, Any] | None,
+    sink_uri: str,
+    pairs: list[tuple[str, str]],
+    form: KeyFormat,
+    keyspace: str | None,
+    span_count: int,
+    api: KeyApi,
+) -> dict[str, Any] | None:
+    """A changefeed's file with its section [keys] as the options say, where they ask for keys. The server reads it."""
+    is_asked = pairs != [("", "")] or keyspace is not None or api is KeyApi.txn
+    if not is_asked and (not is_tikv_uri(sink_uri) or "keys" in (document or {})):
+        return document
+    ranges = [{"start-key": start, "end-key": end} for start, end in pairs]
+    section: dict[str, Any] = {
+        "ranges": ranges, "format": str(form), "span-count": span_count, "api": str(api),
+        **({"keyspace": keyspace} if keyspace else {}),
+    }  # fmt: skip
+    return {**(document or {}), "keys": section}

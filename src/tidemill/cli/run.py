@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -50,9 +51,9 @@ from tidemill.cli.options import (
     zone_of,
 )
 from tidemill.clock import SYSTEM_CLOCK
-from tidemill.config.keytext import KeyFormat
 from tidemill.errors import UsageError
 from tidemill.model.keys import DEFAULT_SPAN_COUNT, KeyApi
+from tidemill.model.keytext import KeyFormat
 from tidemill.model.ts import show
 from tidemill.model.words import counted, lasting
 
@@ -242,7 +243,7 @@ class ProgressLine:
             waiting += f" ({now.disk_bytes / _MIB:,.0f} MiB of {now.disk_quota / _MIB:,.0f} on disk)"
         return (
             f"{now.stage}: {counted(now.totals.rows, 'row')} written, {self._rate:,.0f} rows/s{waiting}, "
-            f"checkpoint {show(now.checkpoint_ts)}, lag {lasting(now.lag_seconds)},{_latency(now)} "
+            f"checkpoint {show(now.checkpoint_ts)}, lag {lasting(now.lag_seconds)},{_parts(now)}{_latency(now)} "
             f"{counted(now.totals.ddls, 'DDL')}, {counted(now.regions, 'region')}{_aside(now)}"
         )
 
@@ -260,6 +261,7 @@ def _summary(now: Status, finished: bool, seconds: float, output: Output) -> Non
         "left_out": now.left_out,
         "most_disk_bytes": now.most_disk_bytes,
         "disk_quota": now.disk_quota,
+        "lag": asdict(now.lag) if now.lag is not None else None,
         "latency_p50": now.latency_p50,
         "latency_p99": now.latency_p99,
         "seconds": round(seconds, 3),
@@ -284,6 +286,12 @@ def _latency(now: Status) -> str:
     if now.latency_p50 is None or now.latency_p99 is None:
         return ""
     return f" commit to durable {now.latency_p50:.1f} s (p99 {now.latency_p99:.1f} s),"
+
+
+def _parts(now: Status) -> str:
+    if now.lag is None:
+        return ""
+    return f" of it upstream {now.lag.upstream:.1f}, sorter {now.lag.sorter:.1f}, sink {now.lag.sink:.1f},"
 
 
 def _aside(now: Status) -> str:

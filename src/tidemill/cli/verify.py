@@ -30,12 +30,12 @@ from tidemill.cli.options import (
     zone_of,
 )
 from tidemill.config.changefeed import sink_parameters
-from tidemill.config.keytext import KeyFormat
 from tidemill.config.sink_uri import loopbacks, place_of
 from tidemill.errors import DataDirError, UsageError
 from tidemill.flow.encoder import RawJson
 from tidemill.flow.filter import TableFilter
 from tidemill.model.keys import KeyApi, KeyRange
+from tidemill.model.keytext import KeyFormat
 from tidemill.model.ts import Ts, show
 from tidemill.sinks import SinkOptions, read_sink_uri
 from tidemill.sinks.files import Scheme, SinkConfig

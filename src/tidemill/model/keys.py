@@ -111,6 +111,16 @@ def split(ranges: Sequence[Bounds], borders: Sequence[bytes], count: int) -> lis
     return [part for each, share in zip(regions, shares, strict=True) for part in _joined(each, share)]
 
 
+def overlap(one: KeyRange, other: KeyRange) -> Bounds | None:
+    """The first keys that both name, filters apart."""
+    for start, end in one.ranges:
+        for low, high in other.ranges:
+            common = max(start, low), min(end, high) if end and high else end or high
+            if not common[1] or common[0] < common[1]:
+                return common
+    return None
+
+
 def cut(start: bytes, end: bytes, borders: Sequence[bytes]) -> list[Bounds]:
     """``[start, end)`` in parts that end at those of the ``borders`` that lie inside; an empty end is the very last."""
     inside = sorted({border for border in borders if border > start and (not end or border < end)})

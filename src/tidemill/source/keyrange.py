@@ -115,6 +115,13 @@ async def open_keys(pd: PdClient, keys: KeyRange) -> KeySource:
     return KeySource(keyspace, keys)
 
 
+async def plan_keys(pd: PdClient, keys: KeyRange, ts: Ts) -> list[KeyScan]:
+    """Parts that together are the ranges, for those who read them by themselves."""
+    source = await open_keys(pd, keys)
+    parts = [await source.copy_parts(pd, table, table.id, ts, "UTC") for table in source.tables(ts)]
+    return [scan for scans in parts for scan in scans]
+
+
 async def _txn_keyspace(pd: PdClient, number: int, *, is_named: bool) -> Keyspace:
     """Keys of transactions are in a keyspace with API V2 alone; a store of V1 refuses who asks for one."""
     found = txn_v2(number)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.contract.places import Keys, changes, numbered
-from tests.flow.encoder.samples import ITEM
+from tests.flow.encoder.samples import ITEM, rows_of
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.errors import SinkError, SinkUnavailableError, UsageError
 from tidemill.flow.rawkv import raw_table
@@ -155,3 +155,21 @@ def test_a_target_that_is_away_is_an_outage_and_does_not_answer(cluster: Embedde
     with pytest.raises(SinkUnavailableError):
         owner.begin()
     owner.close()
+
+
+def test_a_task_sends_no_more_in_a_second_than_its_limit(cluster: EmbeddedUpstream, options: TikvOptions) -> None:
+    place = Keys("", cluster=cluster).emptied()
+    table, rows = place.table("a"), 20
+    size = sum(len(key) + len(value) for key, value in ((b"r\0\0\0a/%d" % n, b"%d" % n) for n in range(1, rows + 1)))
+    limited = replace(options, rate_limit=size, deadline_seconds=30.0, batch_size=2)
+    writer, batch = (
+        TikvWriter(limited, "main"),
+        rows_of(
+            table, *((None, {"key": b"a/%d" % n, "value": b"%d" % n, "expire_seconds": 0}) for n in range(1, rows + 1))
+        ),
+    )
+    began = time.monotonic()
+    writer.target(table, table.id, WINDOW).write(iter([batch]))
+    assert time.monotonic() - began > 0.7  # all but the last request, and a burst of a tenth
+    assert place.read(table, None) == numbered(rows)
+    writer.close()

@@ -10,9 +10,11 @@ tasks still do has an effect once the owner has fenced them, which it does befor
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from tidemill.capture.cluster.feeds import Feeds
 from tidemill.capture.cluster.following import FollowedFeed
+from tidemill.capture.cluster.guarding import check_place
 from tidemill.capture.cluster.options import ServerOptions, run_options
 from tidemill.capture.cluster.snapshot import Registry, Snapshot
 from tidemill.capture.cluster.workplace import MakeEngines, Workplace
@@ -238,7 +240,10 @@ class Capture:
         except TidemillError as error:
             log.error("a changefeed cannot be worked for", changefeed=str(key), reason=str(error))
             return None
-        feed = self.followed[key] = FollowedFeed(self.id, key, epoch, workplace, self.post.send, self._clock)
+        feed = self.followed[key] = FollowedFeed(
+            self.id, key, epoch, workplace, self.post.send, partial(check_place, self.client, self.keys, self.id),
+            self._clock,
+        )  # fmt: skip
         if self.is_stopping:
             feed.stop()
         return feed

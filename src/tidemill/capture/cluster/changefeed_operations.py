@@ -1,25 +1,28 @@
 """What users ask the owner about changefeeds. See ``operations``."""
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
 from tidemill.capture.cluster.changes import Changes
 from tidemill.capture.cluster.feeds import Feeds
 from tidemill.capture.cluster.hindrances import hindrances, starting
-from tidemill.capture.cluster.options import run_options
+from tidemill.capture.cluster.options import ServerOptions, run_options
 from tidemill.capture.cluster.owning import OwnedFeed
 from tidemill.capture.cluster.server import Serving
 from tidemill.capture.cluster.taking_over import continued, starting_at, state_of
-from tidemill.capture.downstream import Downstream
+from tidemill.capture.downstream import Downstream, check_overlaps
 from tidemill.capture.etcd.home import EtcdHome
 from tidemill.capture.metadata import ChangefeedState
+from tidemill.capture.options import RunOptions
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.control.admission import not_found, resume_point, start_of, updated
 from tidemill.errors import (
     CaptureNotFoundError,
     DeletionUnfinishedError,
     SchedulerRefusedError,
+    TidemillError,
     UpdateRefusedError,
     UsageError,
 )
@@ -35,6 +38,7 @@ from tidemill.model.cluster import (
 from tidemill.model.schedule import CaptureId, ChangefeedKey, TableId
 from tidemill.model.ts import Ts
 from tidemill.sinks import differences
+from tidemill.source.keyrange import open_keys
 from tidemill.upstream.gc import GcHold, let_go
 from tidemill.upstream.pd import PdClient
 
@@ -97,7 +101,8 @@ class ChangefeedOperations:
     async def create(self, new: NewChangefeed) -> ChangefeedInfo:
         changes = self._changes
         state = state_of(new)
-        existing = [info.key for info in await self._asked.beside(changes.all)]
+        others = await self._asked.beside(changes.all)
+        existing = [info.key for info in others]
         known = state is not None and new.key in existing and await self._asked.beside(changes.name, new.key)
         if state is not None and known == state.changefeed_id:
             return await self.get(new.key)  # it was asked for before, and the answer was lost
@@ -105,8 +110,16 @@ class ChangefeedOperations:
             now_ts, safepoint_ts = await pd.get_ts(), await _safepoint(pd)
             at_ts = start_of(starting_at(new, state), existing, now_ts, safepoint_ts)
             options = self._asked.serving.options
-            draft = changes.draft(new, at_ts if state is None else state.start_ts, pd.cluster_id)
-            place = Downstream.of(run_options(options, draft)).place  # refuses what cannot be
+            start_ts = at_ts if state is None else state.start_ts
+            draft = changes.draft(new, start_ts, pd.cluster_id)
+            wanted = run_options(options, draft)
+            place = Downstream.of(wanted).place  # refuses what cannot be
+            check_overlaps(wanted, _readable(options, others))
+            if wanted.keys is not None:
+                await open_keys(pd, wanted.keys)  # refuses a keyspace that is not there, and API V1
+            if wanted.keys is not None and state is None:
+                at_ts = new.start_ts or wanted.keys.before(at_ts)
+                draft = changes.draft(new, at_ts, pd.cluster_id)
             if state is not None:
                 state = continued(state, new.key, pd.cluster_id, place)
             hold = GcHold(pd, await self._name(new.key, state), _CREATING_TTL_SECONDS)
@@ -202,6 +215,15 @@ class ChangefeedOperations:
     def _check_capture(self, feed: OwnedFeed, capture_id: CaptureId) -> None:
         if feed.coordinator.captures.get(capture_id) is None:
             raise CaptureNotFoundError(f"no capture has the id {capture_id!r}. Ask for the list of captures.")
+
+
+def _readable(options: ServerOptions, infos: Iterable[ChangefeedInfo]) -> list[RunOptions]:
+    """What those changefeeds are asked to do. One whose config cannot be read writes nowhere."""
+    found = []
+    for info in infos:
+        with suppress(TidemillError):
+            found.append(run_options(options, info))
+    return found
 
 
 def _tasks(feed: OwnedFeed) -> tuple[CaptureTables, ...]:

@@ -10,8 +10,10 @@ to anybody. A name of a lane is used once, in the whole life of a changefeed.
 import asyncio
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 from tidemill.capture.cluster.executor import TableExecutor
+from tidemill.capture.cluster.guarding import Check
 from tidemill.capture.cluster.link import PostedLink
 from tidemill.capture.cluster.watching import LaneWatch
 from tidemill.capture.cluster.workplace import Workplace
@@ -33,8 +35,10 @@ _SAY_AGAIN_SECONDS = 1.0
 class _Work:
     """For one owner."""
 
-    def __init__(self, name: str, workplace: Workplace, send: Callable[[Body], None], clock: Clock) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, workplace: Workplace, send: Callable[[Body], None], check: Check, clock: Clock
+    ) -> None:
+        self.name, self._check = name, check
         self.link = PostedLink(send, self._forget)
         self._workplace = workplace
         self.executor = TableExecutor(self._open)
@@ -46,7 +50,7 @@ class _Work:
 
     async def _open(self) -> SpanProcessor:
         await self.link.opened()
-        builder = await self._workplace.builder(self.link)
+        builder = await self._workplace.builder(self.link, self._check)
         await self.link.opened(self._workplace.ddl_ts)
         return SpanProcessor(self.name, builder)
 
@@ -65,10 +69,12 @@ class FollowedFeed:
         epoch: int,
         workplace: Workplace,
         post: Callable[[Letter], None],
+        check: Callable[[int], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """``check``: raises where this capture may not write any more for the owner of a term."""
         self._capture, self.changefeed, self.epoch = capture, changefeed, epoch
-        self._workplace, self._post, self._clock = workplace, post, clock
+        self._workplace, self._post, self._check, self._clock = workplace, post, check, clock
         self._agent = Agent(capture, changefeed, epoch, _new_birth(clock))
         self._owner: CaptureId | None = None
         self._revision = 0
@@ -117,7 +123,8 @@ class FollowedFeed:
 
     def _begin_anew(self) -> None:
         self._end_work()
-        self._work = _Work(self._agent.epoch, self._workplace, self._send, self._clock)
+        check = partial(self._check, self._revision)
+        self._work = _Work(self._agent.epoch, self._workplace, self._send, check, self._clock)
 
     def _end_work(self) -> None:
         if self._work is not None:

@@ -96,6 +96,8 @@ class ServerOperations:
         from tidemill.flow.encoder import protocol_keys
 
         config = read_config(request.config, "replica_config", protocol_keys())
+        if config.keys is not None:
+            return TableEligibility((), ())
         wanted, eligible, ineligible = TableFilter(config), list[TableName](), list[TableName]()
         async with self._asked.pd(request.upstream) as pd:
             ts = request.start_ts or await pd.get_ts()

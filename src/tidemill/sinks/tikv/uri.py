@@ -39,7 +39,7 @@ class TikvOptions:
 
     @property
     def traits(self) -> Traits:
-        return Traits(sharing=Sharing.ALWAYS, ends_never_earlier=True, copies_by_region=True)
+        return Traits(sharing=Sharing.ALWAYS, ends_never_earlier=True, copies_by_region=True, has_fence=False)
 
     def named(self, changefeed: str, cluster_id: int) -> "TikvOptions":
         return replace(self, source_cluster_id=cluster_id)

@@ -16,6 +16,7 @@ from tidemill.flow.sorter import Sorter, SpanSlices, read_slices
 from tidemill.model.progress import Extent
 from tidemill.model.span import Span
 from tidemill.model.ts import Ts
+from tidemill.upstream.feed.registration import TRANSACTIONS, StreamMode
 from tidemill.upstream.pd import PdClient
 
 MEMORY_BYTES = 128 << 20
@@ -39,7 +40,9 @@ class _Taker:
             self.is_complete.set()
 
 
-async def take_changes(pd: PdClient, span: Span, from_ts: Ts, to_ts: Ts, folder: Path) -> SpanSlices | None:
+async def take_changes(
+    pd: PdClient, span: Span, from_ts: Ts, to_ts: Ts, folder: Path, mode: StreamMode = TRANSACTIONS
+) -> SpanSlices | None:
     """Changes with ``from_ts < commit_ts ≤ to_ts`` of keys in ``span``, in files in ``folder``; None: not one.
 
     Waits until the upstream vouches that there are no more.
@@ -48,7 +51,7 @@ async def take_changes(pd: PdClient, span: Span, from_ts: Ts, to_ts: Ts, folder:
     sorter.open_span(_SPAN, from_ts)
     sorter.close_span(_SPAN, to_ts)
     taker = _Taker(sorter, to_ts)
-    puller = Puller(pd, taker)
+    puller = Puller(pd, taker, mode=mode)
     async with asyncio.TaskGroup() as tasks:
         pulling = tasks.create_task(puller.run())
         puller.subscribe(_SPAN, span, from_ts)

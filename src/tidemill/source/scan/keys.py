@@ -14,6 +14,8 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -21,21 +23,29 @@ import pyarrow.compute as pc
 
 from tidemill.flow.decoder import Decoder, Reading
 from tidemill.flow.puller import Puller
+from tidemill.flow.sorter import SpanSlices
 from tidemill.model.receipt import Undecodable
-from tidemill.model.row import RowBatch
+from tidemill.model.row import RowBatch, RowOp
 from tidemill.model.security import PLAIN, Security
 from tidemill.model.span import Span
 from tidemill.model.ts import Ts
+from tidemill.source.scan.feed import in_order, take_changes
 from tidemill.source.scan.prefetch import Emit, read_ahead
 from tidemill.source.scan.snapshot import changes_of
 from tidemill.upstream.feed.registration import StreamMode
 from tidemill.upstream.keyspace import Keyspace
 from tidemill.upstream.pd import PdClient
+from tidemill.upstream.raw import RawClient
 from tidemill.upstream.regions import RegionCache
 from tidemill.upstream.snapshot import SnapshotReader
 
 _SUBSCRIPTION = 1
 _BEGINNING = Ts(0)
+
+
+PAIRS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+CHANGES = pa.schema([*PAIRS, ("expire_seconds", pa.int64()), ("_op", pa.string()), ("_commit_ts", pa.int64())])
+_OPS = pa.array([None, "put", "put", "delete"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +115,62 @@ class _UpTo:
     def resolve(self, subscription: int, resolved_ts: Ts) -> None:
         """Only a region that has been scanned resolves anything."""
         self.is_scanned.set()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPairs:
+    """Keys and values of a part, for other systems: of RawKV as they are now, of transactions as of its ts."""
+
+    scan: KeyScan
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Of ``PAIRS``."""
+        if not self.scan.mode.has_locks:
+            yield from read_ahead(partial(_read_pairs, self.scan))
+            return
+        for rows in self.scan.read():
+            yield pa.RecordBatch.from_arrays([rows.new.column(name) for name in PAIRS.names], schema=PAIRS)
+
+
+async def _read_pairs(part: KeyScan, emit: Emit[pa.RecordBatch]) -> None:
+    space = part.keyspace
+    end = space.user(part.end) if part.end.startswith(space.prefix) else b""
+    async with PdClient(part.pd, security=part.security) as pd:
+        client = RawClient(RegionCache(pd), keyspace=part.keyspace)
+        try:
+            async for pairs in client.scan(space.user(part.start), end):
+                columns = [pa.array(column, pa.binary()) for column in zip(*pairs, strict=True)]
+                await emit(pa.RecordBatch.from_arrays(columns, schema=PAIRS))
+        finally:
+            await client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChanges:
+    """What was done to keys of a part above ``from_ts``, up to the part's ts, for other systems. Of RawKV the store
+    tells the newest change of each key: one that was followed by another, also above the ts, is not among them."""
+
+    scan: KeyScan
+    from_ts: Ts
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Of ``CHANGES``, in commit order. Waits until the upstream has resolved the ts."""
+        with TemporaryDirectory(prefix="tidemill-changes-") as folder:
+            for slices in read_ahead(partial(_take, self, Path(folder))):
+                for changes in in_order(slices):
+                    yield _presented(self.scan.decoder.decode(changes, Reading("UTC"), []))
+
+
+async def _take(part: KeyChanges, folder: Path, emit: Emit[SpanSlices | None]) -> None:
+    scan = part.scan
+    async with PdClient(scan.pd, security=scan.security) as pd:
+        await emit(await take_changes(pd, scan.span, part.from_ts, scan.ts, folder, scan.mode))
+
+
+def _presented(rows: RowBatch) -> pa.RecordBatch:
+    is_delete = rows.op == RowOp.DELETE
+    order = pa.array(np.where(is_delete, len(rows.new) + np.cumsum(is_delete) - 1, np.cumsum(~is_delete) - 1))
+    columns = [pa.concat_arrays([rows.new.column(i), rows.old.column(i)]).take(order) for i in range(3)]
+    columns[2] = columns[2].cast(pa.int64())
+    stamps = pa.array(rows.commit_ts.astype(np.int64))
+    return pa.RecordBatch.from_arrays([*columns, _OPS.take(pa.array(rows.op)), stamps], schema=CHANGES)

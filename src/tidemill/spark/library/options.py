@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import UsageError, suggestion
+from tidemill.model.keys import DEFAULT_KEYSPACE, KeyApi, KeyRange
+from tidemill.model.keytext import KeyFormat, read_key
 from tidemill.model.moments import is_now, shortened, ts_of
 from tidemill.model.security import PLAIN, Security
 from tidemill.model.ts import Ts
@@ -70,11 +72,84 @@ OPTIONS = (
     Option("invalidDates", "error", "What becomes of dates no calendar has: `error`, `null`, or `text` for all dates."),
     Option("timeZone", "UTC", "The zone of times given without one, and of TIMESTAMPs read as text."),
     Option("maxIntervalSeconds", "unbounded", "A stream's batch takes the commits of no more than so many seconds."),
+    Option("keyspace", "DEFAULT", "In place of `table`: keys of this keyspace, by its name."),
+    Option("startKey", "", "In place of `table`: keys from this one on; empty: from the first."),
+    Option("endKey", "", "And below this one; empty: to the last."),
+    Option("keyFormat", "hex", "How both are written: `hex`, `raw` or `escaped`."),
+    Option("kvApi", "raw", "How keys are written: `raw`, or `txn`: by transactions, without SQL."),
     Option("gcTtlSeconds", str(DAY_SECONDS), "How long a stopped stream keeps the upstream from collecting its past."),
     Option("ca", "", "File with the certificate of the cluster's authority, the same path on driver and executors."),
     Option("cert", "", "File with our own certificate, where the cluster wants one; with `key`."),
     Option("key", "", "File with the key of our own certificate."),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReadOptions:
+    pd: str
+    keys: KeyRange
+    security: Security = PLAIN
+    as_of: Moment | None = None
+    starting_ts: Moment | None = None
+    max_interval_seconds: int | None = None
+
+
+_OF_KEYS = ("keyspace", "startkey", "endkey", "keyformat", "kvapi")
+_ALSO_OF_KEYS = ("pd", "ca", "cert", "key", "asof", "startingts", "timezone", "maxintervalseconds")
+
+
+def asks_for_keys(given: Mapping[str, str]) -> bool:
+    """Whether they name keys, in place of a table."""
+    return any(name.lower() in _OF_KEYS for name in given)
+
+
+def parse_key_options(given: Mapping[str, str]) -> KeyReadOptions:
+    """As ``parse_options``, of those that ask for keys."""
+    values = {name.lower(): value for name, value in given.items()}
+    known = {option.name.lower(): option.name for option in OPTIONS}
+    for name in values:
+        if name not in known:
+            raise UsageError(f"unknown option {name!r} of format 'tidemill'.{_suggestion(name, known)}")
+        if name not in (*_OF_KEYS, *_ALSO_OF_KEYS):
+            raise UsageError(f"the option {known[name]!r} is for tables, and keys are read. Leave it out.")
+    form = _word("keyFormat", values.get("keyformat", "hex"), KeyFormat)
+    keyspace = values.get("keyspace", "").strip()
+    keys = KeyRange(
+        read_key(values.get("startkey", ""), form, "startKey"),
+        read_key(values.get("endkey", ""), form, "endKey"),
+        "" if keyspace == DEFAULT_KEYSPACE else keyspace,
+        api=_word("kvApi", values.get("kvapi", "raw"), KeyApi),
+    )
+    zone = _zone(values.get("timezone", "UTC"))
+    moments = {
+        _MOMENTS[name]: _moment(known[name], values[name], zone) for name in ("asof", "startingts") if name in values
+    }
+    security = Security(*(values.get(name, "").strip() for name in ("ca", "cert", "key")))
+    interval = values.get("maxintervalseconds")
+    options = KeyReadOptions(
+        _required(values, "pd", "the address of PD, as in '127.0.0.1:2379'"),
+        keys,
+        security,
+        max_interval_seconds=None if interval is None else _seconds("maxIntervalSeconds")(interval),
+        **moments,
+    )
+    if options.as_of is not None and keys.api is KeyApi.raw and not isinstance(options.as_of, Now):
+        raise UsageError(
+            "RawKV keeps no versions, so keys are read as they are now. Leave asOf out, or read kvApi 'txn'."
+        )
+    parse_addresses(options.pd, options.security)
+    return options
+
+
+E = TypeVar("E", bound=Enum)
+
+
+def _word(name: str, text: str, kind: type[E]) -> E:
+    try:
+        return kind(text.strip().lower())
+    except ValueError:
+        known = ", ".join(repr(each.value) for each in kind)
+        raise UsageError(f"the option {name} is {text!r}: choose one of {known}.") from None
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:

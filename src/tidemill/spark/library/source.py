@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from tidemill.model.ts import Ts
     from tidemill.source.scan import ChangePart, HandleBounds, Presenter, ReadHold, ScanPart
+    from tidemill.spark.library.keys import KeyReads
     from tidemill.spark.library.options import ReadOptions
 
 FORMAT = "tidemill"
@@ -62,15 +63,32 @@ class TidemillSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
+    @property
+    def _keys(self) -> "KeyReads | None":
+        """Where keys are asked for, in place of a table."""
+        from tidemill.spark.library.options import asks_for_keys
+
+        given = dict(self.options)
+        if not asks_for_keys(given):
+            return None
+        from tidemill.spark.library.keys import KeyReads
+
+        return KeyReads.of(given)
+
     def schema(self) -> StructType:
-        return _spark_schema(self._resolve())
+        keys = self._keys
+        return keys.schema() if keys is not None else _spark_schema(self._resolve())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return TableReader(self._checked(schema))
+        keys = self._keys
+        return keys.reader() if keys is not None else TableReader(self._checked(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from tidemill.spark.library.stream import ChangeStreamReader
 
+        keys = self._keys
+        if keys is not None:
+            return keys.stream_reader()
         resolved = self._checked(schema)
         if not resolved.options.reads_changes:
             raise UsageError(
@@ -103,7 +121,8 @@ class PushingSource(TidemillSource):
     """The same for sessions that allow filters to be pushed down (``register`` sees to it)."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PushingTableReader(self._checked(schema))
+        keys = self._keys
+        return keys.reader() if keys is not None else PushingTableReader(self._checked(schema))
 
 
 class Part(InputPartition):

@@ -1,0 +1,66 @@
+"""A writer of a sink that has no fence: it gives out no target once its capture, or the owner it works for, is gone.
+
+A target of such a sink ends by itself, so long after it was made, and whoever takes over waits that long. So none may
+be made later than that wait begins. Each is made first, and only then etcd is asked whether the capture's session
+and the owner's term last still: they did when it was made. The new owner begins to wait after they have ended.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from tidemill.capture.etcd.client import EtcdClient
+from tidemill.capture.etcd.keys import Keys
+from tidemill.errors import MetadataError, SinkUnavailableError, SupersededError
+from tidemill.flow.pipeline import Target
+from tidemill.model.progress import Checkpoints, Window
+from tidemill.model.receipt import Receipt
+from tidemill.model.schedule import CaptureId
+from tidemill.model.table import TableInfo
+from tidemill.model.ts import Ts
+from tidemill.sinks import SinkWriter
+
+Check = Callable[[], None]  # raises SupersededError where nothing may be begun any more. Blocks
+
+
+class GuardedWriter:
+    """A ``SinkWriter``."""
+
+    def __init__(self, writer: SinkWriter, check: Check) -> None:
+        self._writer, self._check = writer, check
+
+    def recover(
+        self,
+        at: Checkpoints,
+        tables: Collection[TableInfo] | None,
+        state: Mapping[str, Any] | None,
+        written_ts: Ts | None,
+        term: str,
+    ) -> None:
+        self._writer.recover(at, tables, state, written_ts, term)
+
+    def target(self, table: TableInfo, physical_id: int, window: Window) -> Target:
+        target = self._writer.target(table, physical_id, window)
+        self._check()
+        return target
+
+    def commit(self, to_ts: Ts, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        return self._writer.commit(to_ts, receipts)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def check_place(client: EtcdClient, keys: Keys, capture: CaptureId, term: int) -> None:
+    """That the capture is registered and the owner of ``term`` is the owner. Blocks."""
+    try:
+        owners = client.prefix(keys.owners, first_created=True)
+        is_there = client.get(keys.capture(capture)) is not None
+    except MetadataError as error:
+        raise SinkUnavailableError(
+            f"etcd does not say whether capture {capture} may still write: {error} The batch is begun again."
+        ) from error
+    if not is_there or not owners or owners[0].mod_revision != term:
+        raise SupersededError(
+            f"capture {capture} may not write any more for the owner of term {term}: its session, or that owner, is "
+            "gone. Others continue."
+        )
