@@ -69,6 +69,7 @@ class Traits:
     is_together: bool = False  # no row goes out that other processors may still have to resolve a lower ts for
     publish_interval_seconds: float = 0.0  # minimum time between two checkpoints that readers are told of
     ends_never_earlier: bool = False  # a batch that comes again must end no earlier: what was written is not taken back
+    does_small: bool = False  # a batch of a few rows is written faster than Spark's tasks begin, and from any process
     least_sharers: int = 2  # tasks; each share reads all, so where reading is much of the work, few gain nothing
 
     def sharing_among(self, tasks: int) -> SharingRule:
