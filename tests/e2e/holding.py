@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,4 +103,5 @@ class HoldingPipeline(Pipeline):
 class HeldChangefeed(Changefeed):
     def __init__(self, options: RunOptions, folder: Path, *, by_rename: bool) -> None:
         super().__init__(options)
+        self._engines._traits = replace(self._traits, does_small=False)  # a task is a process, which can be stopped
         self._pipeline: Pipeline = HoldingPipeline(*settings_of(self._pipeline), str(folder), by_rename)

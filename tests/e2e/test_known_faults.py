@@ -115,9 +115,9 @@ COPIED = {("INSERT", f"old {name}"): 1 for name in NAMES}
 @pytest.mark.parametrize(
     ("polls", "stage"),
     [
-        pytest.param(0, "copying 0/6 parts of tables", id="before its first batch"),
-        pytest.param(1, "copying 3/6 parts of tables", id="in the middle"),
-        pytest.param(3, "copying 6/6 parts of tables", id="after its last batch"),
+        pytest.param(0, "copying 0/2 tables, 0/6 parts", id="before its first batch"),
+        pytest.param(1, "copying 1/2 tables, 3/6 parts", id="in the middle"),
+        pytest.param(3, "copying 2/2 tables, 6/6 parts", id="after its last batch"),
         pytest.param(4, None, id="when the stream has just begun"),
     ],
 )

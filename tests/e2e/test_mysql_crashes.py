@@ -55,7 +55,9 @@ class Scene:
         return self.runs[-1]
 
     def start(self) -> None:
-        self.runs.append(Command(self._folder / "runs", "run", is_serving=True, **self._flags))
+        """Every other one leaves all batches to Spark, whose processes are among the victims."""
+        small = None if len(self.runs) % 2 else "spark.tidemill.small.rows=0"
+        self.runs.append(Command(self._folder / "runs", "run", is_serving=True, **self._flags, spark_conf=small))
 
     def kill(self, victim: str, rng: random.Random) -> None:
         match victim:

@@ -56,6 +56,7 @@ class Engines:
             most_tasks=self._traits.most_tasks,
             shelf=self.shelf,
             loopbacks=loopbacks(self._place, *also_local),
+            does_small=self._traits.does_small,
         )
         engine.start()
         return engine

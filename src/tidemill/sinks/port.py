@@ -70,6 +70,7 @@ class Traits:
     publish_interval_seconds: float = 0.0  # minimum time between two checkpoints that readers are told of
     ends_never_earlier: bool = False  # a batch that comes again must end no earlier: what was written is not taken back
     has_fence: bool = True  # False: targets end by themselves, and none may be made by who is gone
+    does_small: bool = False  # a batch of a few rows is written faster than Spark's tasks begin, and from any process
     least_sharers: int = 2  # tasks; each share reads all, so where reading is much of the work, few gain nothing
 
     def sharing_among(self, tasks: int) -> SharingRule:

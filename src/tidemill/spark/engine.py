@@ -1,6 +1,7 @@
 """A changefeed's batches on Spark: one job per batch, named and grouped, that can be given up.
 
     units ─► groups, one per task ─► a job of that many tasks: the fused pipeline ─► receipts, or what stopped it
+      └────► a few rows, into a sink that gains by it: the same pipeline, here (``small``) ──┘
 
 Rows never enter the JVM: a task is told which segments to map, runs the whole pipeline in one Python worker, and
 returns receipts. So a job is all that Spark is needed for. A streaming query would add a process that plans for the
@@ -30,6 +31,8 @@ from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.flow.sorter import Shelf
 from tidemill.model.receipt import Receipt
 from tidemill.spark.session import Lease, session_log
+from tidemill.spark.settings import SMALL_ROWS
+from tidemill.spark.small import Smallness, run_small
 from tidemill.spark.supply import Serving, serve
 from tidemill.spark.task import Outcome, pack, run_groups
 
@@ -58,16 +61,18 @@ class Engine:
         most_tasks: int | None = None,
         shelf: Shelf | None = None,
         loopbacks: Sequence[str] = (),
+        does_small: bool = False,
     ) -> None:
         """``tasks``: how many a batch is cut into, at most; None: as many as Spark has cores, or is told to take by
         ``spark.default.parallelism``. ``most_tasks``: no more than that in any case. ``shelf``: the segments that
         units speak of, for workers that do not see them. ``loopbacks``: addresses in them that only workers of this
-        machine can do something with."""
+        machine can do something with. ``does_small``: batches of a few rows are carried out in this process."""
         self._lease = lease
         self._name = name
         self._given_tasks, self._most_tasks = tasks, most_tasks
         self._cores = 1  # as Spark told last: executors come and go
         self._shelf, self._loopbacks = shelf, loopbacks
+        self._does_small, self._smallness = does_small, Smallness()
         self._serving: Serving | None = None
         self._pool = f"tidemill-{name}-{secrets.token_hex(4)}"  # of Spark's scheduler; the tag of its jobs, too
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"spark-{name}")
@@ -86,12 +91,14 @@ class Engine:
         """See that the session runs: what is wrong with it, or with what it was started with, is raised here."""
         session = self._lease.session()
         self._count_cores(session.sparkContext)
+        if self._does_small:
+            self._smallness = Smallness.of(session.sparkContext.getConf().get(SMALL_ROWS))
         if self._shelf is not None:
             self._serving = serve(session, self._shelf)
 
     def submit(self, pipeline: Pipeline, units: Sequence[Unit], what: str) -> "Future[list[Receipt]]":
-        """Process all units on executors. The future has the receipts, or what stopped one of them, once all have
-        ended. ``what`` tells people who look at Spark's jobs."""
+        """Process all units, on executors unless they are small. The future has the receipts, or what stopped one of
+        them, once all have ended. ``what`` tells people who look at Spark's jobs."""
         return self._thread.submit(self._run, pipeline, list(units), what)
 
     def run(self, pipeline: Pipeline, units: Sequence[Unit], what: str, gives_up: Callable[[], bool]) -> list[Receipt]:
@@ -125,6 +132,9 @@ class Engine:
     def _run(self, pipeline: Pipeline, units: list[Unit], what: str) -> list[Receipt]:
         if not units:
             return []
+        receipts = self._run_small(pipeline, units)
+        if receipts is not None:
+            return receipts
         if self._serving is not None:
             pipeline = replace(pipeline, supply=self._serving.supply)
         try:
@@ -149,6 +159,19 @@ class Engine:
         if failure is not None:
             raise failure
         return [receipt for outcome in outcomes if isinstance(outcome, list) for receipt in outcome]
+
+    def _run_small(self, pipeline: Pipeline, units: list[Unit]) -> list[Receipt] | None:
+        """In this process; None: it is Spark's to do."""
+        if not self._smallness.has(units):
+            return None
+        with self._lock:
+            if self._is_closed:
+                raise StoppedError("the changefeed is being closed.")
+        try:
+            return run_small(pipeline, units)
+        except EngineError:
+            self._smallness = Smallness()  # what fails here may do better there
+            raise
 
     def _count_cores(self, context: SparkContext) -> None:
         if self._given_tasks is None:

@@ -32,6 +32,7 @@ from tidemill.spark.scratch import process_folder
 DEFAULT_MASTER: Final = "local[2]"
 FLIGHT: Final = "spark.tidemill.flight.enabled"  # serve segments by Arrow Flight also where workers may see the files
 FLIGHT_PORT: Final = "spark.tidemill.flight.port"
+SMALL_ROWS: Final = "spark.tidemill.small.rows"  # up to so many a batch needs no job, where the sink's trait allows it
 
 # A JVM takes a sixty-fourth of the machine's memory for its heap to begin with, and lets new objects fill a third of it
 # before it looks for those that are still needed: hundreds of megabytes for one that needs fifty.

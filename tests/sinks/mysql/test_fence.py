@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.processes import wait_until
 from tests.flow.encoder.samples import COMMIT_TS, rows_of
 from tests.mariadb import MariaDb
 from tests.sinks.halves import MysqlHalves, mysql_sink
@@ -168,6 +169,31 @@ def test_recovery_ends_what_the_same_process_still_writes(gate: Gate, mariadb: M
     write_rows(sink.target(PLAIN, PLAIN.id, (Ts(0), END)), iter([rows_of(PLAIN, *inserted(1, first=9))]))
     assert mariadb.query("SELECT id FROM writing.plain ORDER BY id") == [(0,), (9,)]
     sink.close()
+
+
+def test_a_writer_that_is_closed_ends_what_it_does_in_this_process(gate: Gate, mariadb: MariaDb) -> None:
+    """It waits for a lock, which may take longer than anybody waits for the process to end."""
+    sink, failed = open_sink(mariadb, mariadb.port), list[SinkError]()
+    target = sink.target(PLAIN, PLAIN.id, (Ts(0), END))
+    write_rows(target, iter([rows_of(PLAIN, *inserted(1))]))
+    holder = mariadb.connect()
+    with holder.cursor() as cursor:
+        cursor.execute("LOCK TABLES writing.plain WRITE")
+
+    def write() -> None:
+        try:
+            write_rows(target, iter([rows_of(PLAIN, *inserted(1, first=5))]))
+        except SinkError as error:
+            failed.append(error)
+
+    worker = threading.Thread(target=write, daemon=True)
+    worker.start()
+    waiting = "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for table%'"
+    wait_until(lambda: bool(mariadb.query(waiting)), "the writer to wait for the lock")
+    sink.close()
+    worker.join(PATIENCE_SECONDS / 2)
+    assert [error.retryable for error in failed] == [True]
+    holder.close()
 
 
 def test_an_earlier_generations_ddl_is_refused_and_one_at_work_is_ended(gate: Gate, mariadb: MariaDb) -> None:

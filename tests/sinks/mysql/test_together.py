@@ -25,7 +25,7 @@ from tidemill.sinks.mysql.waves import waves
 __all__ = ["gate", "sink"]  # fixtures
 
 SYSTEM = ("mysql", "sys", "information_schema", "performance_schema", "tidb_cdc", "writing", "ddls")
-SEED, CHUNK, MOST = 20261119, 40, 250
+SEED, CHUNK, MOST = 20261119, 40, 160
 
 
 def untold(count: int) -> None:

@@ -9,11 +9,13 @@ its connections from unit to unit (``Pool``).
 import socket
 import ssl
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pymysql
 from pymysql.constants import CLIENT
@@ -32,6 +34,7 @@ _SQL_MODE = "STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,AL
 _LENIENT_SQL_MODE = _SQL_MODE.replace("STRICT_TRANS_TABLES,", "") + ",NO_UNSIGNED_SUBTRACTION"
 _DDL_SQL_MODE = "NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
 _IDLE_SECONDS = 120.0
+_CLOSED_KEPT = 64  # generations, of which something may still be at work in this process
 _CANNOT_CONNECT = 2003
 _DDL_TIMEOUT_SECONDS = 30 * 86400  # a DDL runs as long as it runs
 _WRITER_DIAL_SECONDS = 5.0  # on executors nobody can interrupt it; the driver waits for a server that is away
@@ -256,6 +259,8 @@ class Pool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[tuple[SessionSettings, Generation], list[tuple[float, Writer]]] = {}
+        self._taken: WeakKeyDictionary[Connection, Generation] = WeakKeyDictionary()
+        self._closed: deque[Generation] = deque(maxlen=_CLOSED_KEPT)
 
     def take(self, settings: SessionSettings, generation: Generation) -> Writer:
         """An idle one, or a new one that has checked in."""
@@ -264,8 +269,12 @@ class Pool:
             self._drop_outdated(generation, now)
             idle = self._idle.get((settings, generation), [])
             if idle:
-                return idle.pop()[1]
+                writer = idle.pop()[1]
+                self._taken[writer.connection] = generation
+                return writer
         connection = open_session(settings)
+        with self._lock:
+            self._taken[connection] = generation
         try:
             return Writer(connection, generation.check_in(connection))
         except BaseException:
@@ -274,11 +283,25 @@ class Pool:
 
     def give_back(self, settings: SessionSettings, generation: Generation, writer: Writer) -> None:
         with self._lock:
+            self._taken.pop(writer.connection, None)
+            if generation in self._closed:
+                closed(writer.connection)
+                return
             self._idle.setdefault((settings, generation), []).append((SYSTEM_CLOCK.monotonic(), writer))
 
-    def close(self, generation: Generation | None = None) -> None:
-        """Those of one generation's writer, or all."""
+    def is_closed(self, generation: Generation) -> bool:
+        """Whether its writer is, in this process, so that nobody waits for what it still does."""
         with self._lock:
+            return generation in self._closed
+
+    def close(self, generation: Generation | None = None) -> None:
+        """Those of one generation's writer, or all. What is at work in that generation ends."""
+        with self._lock:
+            if generation is not None:
+                self._closed.append(generation)
+                for connection in [each for each, whose in self._taken.items() if whose == generation]:
+                    with suppress(OSError, AttributeError):  # closed already, or not dialled yet
+                        connection._sock.shutdown(socket.SHUT_RDWR)
             for key in [key for key in self._idle if generation is None or key[1].is_of(generation)]:
                 for _, writer in self._idle.pop(key):
                     closed(writer.connection)

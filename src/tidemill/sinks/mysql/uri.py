@@ -76,6 +76,7 @@ class MysqlOptions:
             copies_by_region=True,
             sharing=Sharing.NEVER if self.is_atomic else Sharing.ONE_KEY,
             joins_transactions=True,
+            does_small=True,
         )
 
     def named(self, changefeed: str, cluster_id: int) -> "MysqlOptions":

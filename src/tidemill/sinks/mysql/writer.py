@@ -380,7 +380,7 @@ class Worker:
         place, table = target.settings.options.place, (at[0] if at is not None else target).table.full_name
         if failures.is_passing(error) or failures.number_of(error) == failures.DUPLICATE:
             patience = min(target.patience_seconds, target.away_seconds if failures.is_lost(error) else _FOREVER)
-            if seconds < patience and not self._stop.is_set():
+            if seconds < patience and not (self._stop.is_set() or POOL.is_closed(target.generation)):
                 return
             raise failures.DownstreamUnavailableError(
                 f"gave up writing table {table} to {place} after {seconds:.0f} s of trying: "
