@@ -409,3 +409,14 @@ def test_an_update_in_place_keeps_what_is_empty_in_an_enum_and_a_set(upstream: U
     write_rows(target, iter([changes]))
     found = upstream.select("SELECT e + 0, CAST(s AS UNSIGNED) FROM ddls.t ORDER BY id")
     assert found == [(row["e"], row["s"]) for row in values]
+
+
+def test_a_topics_table_has_plain_columns_where_their_expressions_are_not_allowed(upstream: Upstream) -> None:
+    """A topic tells of the statement alone."""
+    query = (
+        "create table t (id int unsigned primary key, d date, s varchar(9) as (date_format(d, '%Y')) stored, "
+        "n int as (id + 1))"
+    )
+    upstream.sink.ddl(replace(event(query, ActionType.CREATE_TABLE, 1, None), table="t"))
+    upstream.select("INSERT INTO ddls.t (id, d, s) VALUES (1, '2020-01-01', '2020')")
+    assert upstream.select("SELECT s, n FROM ddls.t") == [("2020", 2)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidemill.sinks.mysql.rewrite import Fit, ForeignKeys, rewritten
+from tidemill.sinks.mysql.rewrite import Fit, ForeignKeys, generated_in, rewritten
 from tidemill.sinks.mysql.session import Downstream, Flavor
 
 MARIADB = Downstream(Flavor.MARIADB, (10, 11, 6), 16 << 20)
@@ -165,3 +165,12 @@ def test_a_tidb_need_not_know_how_the_session_read_two_bars(query: str, expected
     tidb = Downstream(Flavor.TIDB, (8, 5, 0), 16 << 20)
     fit = Fit(has_vectors=has_vectors, expressions={"b": "concat(`a`, _utf8mb4'x')"})
     assert rewritten(query, tidb, fit) == expected
+
+
+def test_generated_columns_are_told_from_a_statement() -> None:
+    query = (
+        "CREATE TABLE t (id INT PRIMARY KEY, `D` BIGINT AS (id - 10) STORED, e INT GENERATED ALWAYS AS (id + 1) "
+        "VIRTUAL NOT NULL, f VARCHAR(9) AS (date_format(d, '%Y)')), KEY (e), c INT DEFAULT (1 + 2))"
+    )
+    assert generated_in(query) == (frozenset({"d"}), frozenset({"d", "e", "f"}))
+    assert generated_in("ALTER TABLE t ADD COLUMN x INT AS (a + 1), DROP COLUMN y") == (frozenset(), frozenset({"x"}))

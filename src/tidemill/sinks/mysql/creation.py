@@ -13,6 +13,7 @@ from tidemill.sinks.mysql import failures
 from tidemill.sinks.mysql.dropped import Aside
 from tidemill.sinks.mysql.place import Place
 from tidemill.sinks.mysql.refill import Refill
+from tidemill.sinks.mysql.rewrite import generated_in
 from tidemill.sinks.mysql.session import ask
 from tidemill.sinks.mysql.zones import Clock, clock_of
 from tidemill.tidb.lexer import QUOTED_NAME
@@ -75,7 +76,10 @@ class Creation:
         expressions, nor allow them."""
         yield {}
         table = self._event.table_info
-        if table is None:
+        if table is None:  # told by a topic
+            for names in generated_in(self._event.query):
+                if names:
+                    yield {"plain_columns": names}
             return
         indexed = {part.offset for index in table.indexes for part in index.columns}
         long = {c.name.lower() for c in table.columns if c.flen >= LONG_TEXT and c.offset not in indexed}

@@ -86,6 +86,11 @@ def rewritten(query: str, downstream: Downstream, fit: Fit = Fit()) -> str:  # n
     return text.result()
 
 
+def generated_in(query: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The generated columns that a statement makes, in small letters: the stored ones, and all."""
+    return _Text(query).generated()
+
+
 def _for_tidb(query: str, fit: Fit) -> str:
     """As typed, but for what depends on the session or on the version."""
     if fit.has_vectors and fit.keeps_partitions and "||" not in query:
@@ -210,6 +215,16 @@ class _Text(Tokens):
                 behind += self.word(behind) in ("STORED", "VIRTUAL", "PERSISTENT")
                 first = clause - 2 if self.word(clause - 1) == "ALWAYS" else clause
                 self.remove(first, behind)
+
+    def generated(self) -> tuple[frozenset[str], frozenset[str]]:
+        stored, every = set(), set()
+        for begin, end in self.elements():
+            at, clause = self._column_at(begin), self._generation(begin, end)
+            if at < clause < end:
+                every.add(self.tokens[at].name)
+                if self.word(self.closing(clause + 1)) in ("STORED", "PERSISTENT"):
+                    stored.add(self.tokens[at].name)
+        return frozenset(stored), frozenset(every)
 
     def spell_expressions(self, expressions: Mapping[str, str]) -> None:
         """As TiDB understood them: ``a || b`` and ``j->'$.k'`` mean something else to others, or nothing."""
