@@ -355,3 +355,21 @@ def test_over_tls(run: Run, tmp_path: Path) -> None:
             assert said in err or "hung up" in err
         code, _, err = run("capture", "list", "--server", f"http://{addresses[0]}")
         assert (code, "hung up" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        pytest.param([], 2, "give the new one a name", id="no name"),
+        pytest.param(["orders", "--initial-scan"], 2, "leave --start-ts and --initial-scan out", id="a copy"),
+        pytest.param(["orders", "--start-ts", START], 2, "leave --start-ts and", id="a start-ts"),
+        pytest.param(["orders"], 1, "it has no changefeed.json", id="no changefeed's folder"),
+    ],
+)
+def test_a_folder_is_not_taken_over_by_mistake(
+    ask: Run, tmp_path: Path, words: list[object], code: int, said: str
+) -> None:
+    create = ("changefeed", "create", *words, "--sink-uri", "blackhole://", "--no-confirm")
+    found, out, err = ask(*create, "--from-data-dir", tmp_path)
+    assert (found, out, said in err) == (code, "", True), err
+    assert list(tmp_path.iterdir()) == []
