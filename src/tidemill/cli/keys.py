@@ -6,6 +6,7 @@ import typer
 
 from tidemill.cli.options import parse_seconds
 from tidemill.config.keytext import key_filter, key_range, ranges_of
+from tidemill.config.sink_uri import is_tikv_uri
 from tidemill.errors import UsageError
 from tidemill.model.keys import (
     DEFAULT_KEYSPACE,
@@ -16,7 +17,6 @@ from tidemill.model.keys import (
     KeyRange,
 )
 from tidemill.model.keytext import KeyFormat
-from tidemill.sinks.tikv import is_tikv_uri
 
 StartKey = Annotated[
     list[str] | None,

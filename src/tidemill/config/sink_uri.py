@@ -96,6 +96,11 @@ def _shown(pair: str) -> str:
     return f"{name}=xxxxx" if name in SHOWN or name in HIDDEN else _VEIL
 
 
+def is_tikv_uri(uri: str) -> bool:
+    """Whether it names a TiKV, which takes keys alone."""
+    return uri.partition("://")[0].lower() == "tikv"
+
+
 def split_uri(uri: str) -> SplitResult:
     """Raises SinkUriError where it cannot be read, or only by guessing where a password ends."""
     if not _is_text(uri):

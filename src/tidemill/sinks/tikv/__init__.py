@@ -9,6 +9,7 @@ A TiKV refuses no writer for being late: it has no fence. So each unit carries a
 to which its task sends requests; whoever takes over waits until the last one that may be out there has passed.
 """
 
-from tidemill.sinks.tikv.uri import TikvOptions, is_tikv_uri, parse_tikv_uri
+from tidemill.config.sink_uri import is_tikv_uri
+from tidemill.sinks.tikv.uri import TikvOptions, parse_tikv_uri
 
 __all__ = ["TikvOptions", "is_tikv_uri", "parse_tikv_uri"]

@@ -75,10 +75,6 @@ class TikvOptions:
         return TikvWriter(self, name)
 
 
-def is_tikv_uri(uri: str) -> bool:
-    return uri.partition("://")[0].lower() == "tikv"
-
-
 def parse_tikv_uri(uri: str) -> TikvOptions:
     """Raises SinkUriError, which names what is wrong and never shows a secret of the URI."""
     parts = split_uri(uri)
