@@ -174,3 +174,8 @@ def test_generated_columns_are_told_from_a_statement() -> None:
     )
     assert generated_in(query) == (frozenset({"d"}), frozenset({"d", "e", "f"}))
     assert generated_in("ALTER TABLE t ADD COLUMN x INT AS (a + 1), DROP COLUMN y") == (frozenset(), frozenset({"x"}))
+
+
+def test_a_forced_counter_is_set_without_a_word() -> None:
+    query = "ALTER TABLE t FORCE AUTO_INCREMENT=200"
+    assert rewritten(query, Downstream(Flavor.MARIADB, (10, 11), 1 << 24)) == "ALTER TABLE t AUTO_INCREMENT=200"

@@ -51,6 +51,11 @@ def _placement(text: Tokens, at: int) -> int:
     return 4 if text.word(at + 2) == "=" else 3
 
 
+def _force(text: Tokens, at: int) -> int:
+    """``FORCE AUTO_INCREMENT = 1`` lets the counter go back, as it does elsewhere without a word."""
+    return int(text.word(at) == "FORCE" and text.word(at + 1) in ("AUTO_INCREMENT", "AUTO_RANDOM_BASE"))
+
+
 def _sequence_default(text: Tokens, at: int) -> int:
     """``DEFAULT NEXT VALUE FOR name`` or ``DEFAULT NEXTVAL(name)``: every row brings its value."""
     if text.word(at) != "DEFAULT":
@@ -122,6 +127,6 @@ def _validation(text: Tokens, at: int) -> int:
 Rule = Callable[[Tokens, int], int]
 TIDB_CLAUSES: Final[tuple[Rule, ...]] = (
     _clustering, _auto_random, _number_option, _string_option, _ttl, _placement, _sequence_default, _global_index,
-    _index_updates, _validation, _definer, _empty_name,
+    _index_updates, _validation, _definer, _empty_name, _force,
 )  # fmt: skip
 MARIADB_CLAUSES: Final[tuple[Rule, ...]] = (_enforcement, _partition_comment, _introducer)
