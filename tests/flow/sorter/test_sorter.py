@@ -372,6 +372,31 @@ def test_released_changes_cannot_be_planned_again(make: Callable[..., Sorter]) -
         sorter.plan(Extent(Ts(9), Ts(20)))
 
 
+def test_a_span_that_comes_after_a_release_may_be_of_a_table_that_is_behind(make: Callable[..., Sorter]) -> None:
+    """Its window begins where the table is, its changes above all that is durable."""
+    sorter = make()
+    sorter.open_span(1, Ts(0))
+    run(sorter.add(1, batch([change(4, b"k"), change(7, b"k"), change(9, b"k")])))
+    sorter.close_span(1, Ts(8))
+    sorter.advance(1, Ts(20))
+    sorter.release(Checkpoints(Ts(20), {1: Ts(5)}))
+    sorter.open_span(2, Ts(20))
+    run(sorter.add(2, batch([change(25, b"k")])))
+    sorter.advance(2, Ts(30))
+
+    def planned(low: int, high: int) -> list[tuple[int, int]]:
+        extent = Extent(Ts(20), Ts(20), {1: (Ts(low), Ts(high)), 2: (Ts(low), Ts(high))})
+        return [(slices.span_id, each[1]) for slices in sorter.plan(extent) for each in rows(read_slices(slices))]
+
+    assert planned(5, 8) == [(1, 7)]
+    assert planned(5, 30) == [(1, 7), (2, 25)]
+    with pytest.raises(InvariantError, match="above 4: changes up to 5 were released"):
+        planned(4, 8)
+    sorter.release(Checkpoints(Ts(30)))
+    with pytest.raises(InvariantError, match="changes up to 30 were released"):
+        planned(5, 8)
+
+
 def test_a_span_cannot_be_opened_below_what_was_handed_out(make: Callable[..., Sorter]) -> None:
     sorter = make()
     sorter.open_span(1, Ts(0))
