@@ -2,28 +2,35 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.capture.test_cluster import KEY, PATIENCE_SECONDS, Story, a_story, create
+from tests.capture import test_cluster
+from tests.capture.test_cluster import KEY, PATIENCE_SECONDS, Story, ThreadEngines, a_story, create
 from tests.e2e.rawkv import Loop, Watcher, Writer
 from tests.etcd import Etcd, running
 from tests.rounds import seed
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.cluster.changefeed_operations import ChangefeedOperations
+from tidemill.capture.cluster.changes import Changes
 from tidemill.capture.cluster.guarding import check_place
 from tidemill.capture.downstream import check_overlaps
+from tidemill.capture.etcd.client import Delete
 from tidemill.capture.options import RunOptions
 from tidemill.errors import IncompatibleUpstreamError, SupersededError, UsageError
+from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.model.cluster import ChangefeedInfo, NewChangefeed, UpstreamAccess
 from tidemill.model.keys import KeyRange
+from tidemill.model.receipt import Receipt
 from tidemill.model.schedule import CaptureId, ChangefeedKey, TableId
 from tidemill.model.security import PLAIN
+from tidemill.model.ts import Ts
 from tidemill.upstream.pd import PdClient
 from tidemill.verify.rawkv import Cluster, KeyReport, compare_keys
 
@@ -88,6 +95,66 @@ def test_parts_are_spread_over_captures_and_go_on_when_one_is_killed(etcd: Etcd,
         assert watcher.moved_back() == []
         watcher.close()
         writer.close()
+
+
+class CopyEngines(ThreadEngines):
+    """``began`` is called when the first copy is about to take its first batch."""
+
+    def __init__(self, made: list["CopyEngines"], began: Callable[[], None], *args: Any) -> None:
+        super().__init__(*args)
+        self._made, self._began = made, began
+        self.batches = 0
+        made.append(self)
+
+    def start(self, should_stop: Callable[[], bool]) -> None:
+        if self._made == [self]:
+            self._began()
+
+    def of_copy(self) -> "CopyEngines":
+        return self
+
+    def run(self, pipeline: Pipeline, units: Sequence[Unit], *_: object) -> list[Receipt]:
+        self.batches += 1
+        return [pipeline.process(unit) for unit in units]
+
+
+def test_who_is_the_owner_no_longer_copies_nothing_more(
+    etcd: Etcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target of TiKV has no fence: rows of the copy that come late would take the place of newer ones."""
+    made: list[CopyEngines] = []
+    with ExitStack() as stack:
+        source, target = (stack.enter_context(EmbeddedUpstream.start(api_version=2)) for _ in range(2))
+        loop = stack.enter_context(Loop())
+        writer = Writer(loop, source, seed(SEED))
+        writer.steps(STEPS)
+        start_ts = source.tso()
+
+        async def story() -> None:
+            async with a_story(source, etcd, tmp_path, random.Random(), captures=0) as told:
+
+                def slept() -> None:
+                    """Until the session has ended, and another one is the owner."""
+                    owner = told.owner
+                    assert owner is not None
+                    assert owner.feeds is not None
+                    told.client.commit([], [Delete(owner.feeds.claim.key)])
+
+                monkeypatch.setattr(test_cluster, "ThreadEngines", partial(CopyEngines, made, slept))
+                await told.start()
+                changes = Changes(told.client, told.keys)
+                new = NewChangefeed(
+                    KEY, f"tikv://{target.pd_address}?deadline=1s", config={"keys": {"safe-interval": "0.2s"}},
+                    initial_copy=True,
+                )  # fmt: skip
+                draft = changes.draft(new, Ts(start_ts), source.cluster_id)
+                await asyncio.to_thread(changes.create, draft)
+                await told.until(lambda: told.feed is not None)
+
+        asyncio.run(story())
+        writer.close()
+    assert made[0].batches == 0
+    assert made[1].batches > 0
 
 
 async def moved(told: Story) -> None:

@@ -6,6 +6,7 @@ and the owner's term last still: they did when it was made. The new owner begins
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tidemill.capture.etcd.client import EtcdClient
@@ -17,9 +18,10 @@ from tidemill.model.receipt import Receipt
 from tidemill.model.schedule import CaptureId
 from tidemill.model.table import TableInfo
 from tidemill.model.ts import Ts
-from tidemill.sinks import SinkWriter
+from tidemill.sinks import SinkWriter, Traits
 
 Check = Callable[[], None]  # raises SupersededError where nothing may be begun any more. Blocks
+OpenWriter = Callable[[str], SinkWriter]  # by its name
 
 
 class GuardedWriter:
@@ -48,6 +50,15 @@ class GuardedWriter:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def guarded(open_writer: OpenWriter, traits: Traits, check: Check) -> OpenWriter:
+    """What opens writers that ask first, of a sink that has no fence; of others as they are."""
+    return open_writer if traits.has_fence else partial(_open_guarded, open_writer, check)
+
+
+def _open_guarded(open_writer: OpenWriter, check: Check, name: str) -> SinkWriter:
+    return GuardedWriter(open_writer(name), check)
 
 
 def check_place(client: EtcdClient, keys: Keys, capture: CaptureId, term: int) -> None:
