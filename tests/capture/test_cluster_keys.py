@@ -25,7 +25,7 @@ from tidemill.capture.etcd.client import Delete
 from tidemill.capture.options import RunOptions
 from tidemill.errors import IncompatibleUpstreamError, SupersededError, UsageError
 from tidemill.flow.pipeline import Pipeline, Unit
-from tidemill.model.cluster import ChangefeedInfo, NewChangefeed, UpstreamAccess
+from tidemill.model.cluster import AdminJob, ChangefeedInfo, FeedState, NewChangefeed, UpstreamAccess
 from tidemill.model.keys import KeyRange
 from tidemill.model.receipt import Receipt
 from tidemill.model.schedule import CaptureId, ChangefeedKey, TableId
@@ -76,8 +76,11 @@ def test_parts_are_spread_over_captures_and_go_on_when_one_is_killed(etcd: Etcd,
                 guarded = told.captures[victim].snapshot.owner
                 assert guarded is not None
                 await told.kill(victim)
-                with pytest.raises(SupersededError, match="may not write any more"):
-                    await asyncio.to_thread(check_place, told.client, told.keys, victim, guarded.claim.revision)
+                epoch = told.feed.place.epoch if told.feed is not None else 0
+                with pytest.raises(SupersededError, match="its session, or that owner, is gone"):
+                    await asyncio.to_thread(
+                        check_place, told.client, told.keys, victim, KEY, epoch, guarded.claim.revision
+                    )
                 await asyncio.to_thread(writer.steps, STEPS)
                 await told.until(lambda: sorted(told.holders().values()) == [PARTS])
                 await told.start()
@@ -155,6 +158,35 @@ def test_who_is_the_owner_no_longer_copies_nothing_more(
         writer.close()
     assert made[0].batches == 0
     assert made[1].batches > 0
+
+
+def test_of_an_earlier_epoch_nothing_is_given_out(etcd: Etcd, tmp_path: Path) -> None:
+    """A capture that slept while the changefeed was resumed, or removed: its session and the owner are still there."""
+    with EmbeddedUpstream.start(api_version=2) as source:
+
+        async def story() -> None:
+            async with a_story(source, etcd, tmp_path, random.Random(), captures=1) as told:
+                changes = Changes(told.client, told.keys)
+                new = NewChangefeed(KEY, "blackhole://", config={"keys": {"api": "raw"}})
+                draft = changes.draft(new, Ts(source.tso()), source.cluster_id)
+                info = await asyncio.to_thread(changes.create, draft)
+                await told.until(lambda: told.feed is not None)
+                owner = told.owner
+                assert owner is not None
+                assert owner.feeds is not None
+                place = told.client, told.keys, owner.id, KEY, info.epoch, owner.feeds.claim.revision
+                await asyncio.to_thread(check_place, *place)
+                stopped = {FeedState.NORMAL}, FeedState.STOPPED, AdminJob.STOP
+                await asyncio.to_thread(changes.set_state, KEY, *stopped)
+                resumed = {FeedState.STOPPED}, FeedState.NORMAL, AdminJob.NONE
+                await asyncio.to_thread(changes.set_state, KEY, *resumed)
+                with pytest.raises(SupersededError, match="it was begun anew, or removed, since"):
+                    await asyncio.to_thread(check_place, *place)
+                await asyncio.to_thread(changes.remove, KEY)
+                with pytest.raises(SupersededError, match="it was begun anew, or removed, since"):
+                    await asyncio.to_thread(check_place, *place)
+
+        asyncio.run(story())
 
 
 async def moved(told: Story) -> None:

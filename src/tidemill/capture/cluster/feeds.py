@@ -149,7 +149,8 @@ class Feeds:
             feed = OwnedFeed(
                 place, options, home, self._post,
                 lambda to: self._make_engines(options, to.place, to.traits, log_file),
-                partial(check_place, self._client, self._keys, self._me, self.claim.revision), self._clock,
+                partial(check_place, self._client, self._keys, self._me, key, stored.info.epoch, self.claim.revision),
+                self._clock,
             )  # fmt: skip
         except TidemillError as error:
             self._fail(stored, error)
