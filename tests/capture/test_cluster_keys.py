@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial
@@ -23,6 +24,7 @@ from tidemill.capture.cluster.guarding import check_place
 from tidemill.capture.downstream import check_overlaps
 from tidemill.capture.etcd.client import Delete
 from tidemill.capture.options import RunOptions
+from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import IncompatibleUpstreamError, SupersededError, UsageError
 from tidemill.flow.pipeline import Pipeline, Unit
 from tidemill.model.cluster import AdminJob, ChangefeedInfo, FeedState, NewChangefeed, UpstreamAccess
@@ -158,6 +160,46 @@ def test_who_is_the_owner_no_longer_copies_nothing_more(
         writer.close()
     assert made[0].batches == 0
     assert made[1].batches > 0
+
+
+class SlowEngines(ThreadEngines):
+    """Spark takes its time to start."""
+
+    def __init__(self, told: list[str], *args: Any) -> None:
+        super().__init__(*args)
+        self._told = told
+
+    def start(self, should_stop: Callable[[], bool]) -> None:
+        self._told.append("starting")
+        ends = SYSTEM_CLOCK.monotonic() + 20
+        while not should_stop() and SYSTEM_CLOCK.monotonic() < ends:
+            threading.Event().wait(0.01)
+        self._told.append("started")
+
+    def close(self) -> None:
+        self._told.append("closed")
+
+
+def test_a_copy_that_is_given_up_leaves_no_spark_that_is_just_starting(
+    etcd: Etcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(test_cluster, "ThreadEngines", partial(SlowEngines, said))
+    with EmbeddedUpstream.start(api_version=2) as source:
+
+        async def story() -> None:
+            async with a_story(source, etcd, tmp_path, random.Random(), captures=1) as told:
+                changes = Changes(told.client, told.keys)
+                new = NewChangefeed(KEY, "blackhole://", config={"keys": {"api": "raw"}}, initial_copy=True)
+                draft = changes.draft(new, Ts(source.tso()), source.cluster_id)
+                await asyncio.to_thread(changes.create, draft)
+                await told.until(lambda: bool(said))
+                stopped = {FeedState.NORMAL}, FeedState.STOPPED, AdminJob.STOP
+                await asyncio.to_thread(changes.set_state, KEY, *stopped)
+                await told.until(lambda: "closed" in said)
+
+        asyncio.run(story())
+    assert said == ["starting", "started", "closed"]
 
 
 def test_of_an_earlier_epoch_nothing_is_given_out(etcd: Etcd, tmp_path: Path) -> None:

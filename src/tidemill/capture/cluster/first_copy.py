@@ -6,6 +6,7 @@ sink has no fence, it asks before each batch whether it is the owner still (``gu
 """
 
 import asyncio
+from collections.abc import Coroutine
 from functools import partial
 from threading import Event
 from zoneinfo import ZoneInfo
@@ -54,8 +55,8 @@ class FirstCopy:
         try:
             await copy.plan()
             await wait_out(partial(asyncio.to_thread, copy.prepare), say_that_the_sink_is_away)
-            await asyncio.to_thread(self._engines.start, self._is_over.is_set)
-            await self._ended(asyncio.ensure_future(asyncio.to_thread(self._take_all, copy)))
+            await self._ended(asyncio.to_thread(self._engines.start, self._is_over.is_set))
+            await self._ended(asyncio.to_thread(self._take_all, copy))
             return copy.state
         finally:
             await asyncio.to_thread(self._close, copy)
@@ -68,7 +69,9 @@ class FirstCopy:
         engine = self._engines.of_copy()
         return engine.run(self._downstream.pipeline, units, "initial copy", self._is_over.is_set)
 
-    async def _ended(self, work: "asyncio.Future[None]") -> None:
+    async def _ended(self, call: Coroutine[object, object, None]) -> None:
+        """Of what looks at ``_is_over``: also when this is cancelled, since others close what it makes or uses."""
+        work = asyncio.ensure_future(call)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
