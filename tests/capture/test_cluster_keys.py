@@ -2,28 +2,37 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.capture.test_cluster import KEY, PATIENCE_SECONDS, Story, a_story, create
+from tests.capture import test_cluster
+from tests.capture.test_cluster import KEY, PATIENCE_SECONDS, Story, ThreadEngines, a_story, create
 from tests.e2e.rawkv import Loop, Watcher, Writer
 from tests.etcd import Etcd, running
 from tests.rounds import seed
 from tidebox.upstream import EmbeddedUpstream
 from tidemill.capture.cluster.changefeed_operations import ChangefeedOperations
+from tidemill.capture.cluster.changes import Changes
 from tidemill.capture.cluster.guarding import check_place
 from tidemill.capture.downstream import check_overlaps
+from tidemill.capture.etcd.client import Delete
 from tidemill.capture.options import RunOptions
+from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import IncompatibleUpstreamError, SupersededError, UsageError
-from tidemill.model.cluster import ChangefeedInfo, NewChangefeed, UpstreamAccess
+from tidemill.flow.pipeline import Pipeline, Unit
+from tidemill.model.cluster import AdminJob, ChangefeedInfo, FeedState, NewChangefeed, UpstreamAccess
 from tidemill.model.keys import KeyRange
+from tidemill.model.receipt import Receipt
 from tidemill.model.schedule import CaptureId, ChangefeedKey, TableId
 from tidemill.model.security import PLAIN
+from tidemill.model.ts import Ts
 from tidemill.upstream.pd import PdClient
 from tidemill.verify.rawkv import Cluster, KeyReport, compare_keys
 
@@ -69,8 +78,11 @@ def test_parts_are_spread_over_captures_and_go_on_when_one_is_killed(etcd: Etcd,
                 guarded = told.captures[victim].snapshot.owner
                 assert guarded is not None
                 await told.kill(victim)
-                with pytest.raises(SupersededError, match="may not write any more"):
-                    await asyncio.to_thread(check_place, told.client, told.keys, victim, guarded.claim.revision)
+                epoch = told.feed.place.epoch if told.feed is not None else 0
+                with pytest.raises(SupersededError, match="its session, or that owner, is gone"):
+                    await asyncio.to_thread(
+                        check_place, told.client, told.keys, victim, KEY, epoch, guarded.claim.revision
+                    )
                 await asyncio.to_thread(writer.steps, STEPS)
                 await told.until(lambda: sorted(told.holders().values()) == [PARTS])
                 await told.start()
@@ -88,6 +100,135 @@ def test_parts_are_spread_over_captures_and_go_on_when_one_is_killed(etcd: Etcd,
         assert watcher.moved_back() == []
         watcher.close()
         writer.close()
+
+
+class CopyEngines(ThreadEngines):
+    """``began`` is called when the first copy is about to take its first batch."""
+
+    def __init__(self, made: list["CopyEngines"], began: Callable[[], None], *args: Any) -> None:
+        super().__init__(*args)
+        self._made, self._began = made, began
+        self.batches = 0
+        made.append(self)
+
+    def start(self, should_stop: Callable[[], bool]) -> None:
+        if self._made == [self]:
+            self._began()
+
+    def of_copy(self) -> "CopyEngines":
+        return self
+
+    def run(self, pipeline: Pipeline, units: Sequence[Unit], *_: object) -> list[Receipt]:
+        self.batches += 1
+        return [pipeline.process(unit) for unit in units]
+
+
+def test_who_is_the_owner_no_longer_copies_nothing_more(
+    etcd: Etcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target of TiKV has no fence: rows of the copy that come late would take the place of newer ones."""
+    made: list[CopyEngines] = []
+    with ExitStack() as stack:
+        source, target = (stack.enter_context(EmbeddedUpstream.start(api_version=2)) for _ in range(2))
+        loop = stack.enter_context(Loop())
+        writer = Writer(loop, source, seed(SEED))
+        writer.steps(STEPS)
+        start_ts = source.tso()
+
+        async def story() -> None:
+            async with a_story(source, etcd, tmp_path, random.Random(), captures=0) as told:
+
+                def slept() -> None:
+                    """Until the session has ended, and another one is the owner."""
+                    owner = told.owner
+                    assert owner is not None
+                    assert owner.feeds is not None
+                    told.client.commit([], [Delete(owner.feeds.claim.key)])
+
+                monkeypatch.setattr(test_cluster, "ThreadEngines", partial(CopyEngines, made, slept))
+                await told.start()
+                changes = Changes(told.client, told.keys)
+                new = NewChangefeed(
+                    KEY, f"tikv://{target.pd_address}?deadline=1s", config={"keys": {"safe-interval": "0.2s"}},
+                    initial_copy=True,
+                )  # fmt: skip
+                draft = changes.draft(new, Ts(start_ts), source.cluster_id)
+                await asyncio.to_thread(changes.create, draft)
+                await told.until(lambda: told.feed is not None)
+
+        asyncio.run(story())
+        writer.close()
+    assert made[0].batches == 0
+    assert made[1].batches > 0
+
+
+class SlowEngines(ThreadEngines):
+    """Spark takes its time to start."""
+
+    def __init__(self, told: list[str], *args: Any) -> None:
+        super().__init__(*args)
+        self._told = told
+
+    def start(self, should_stop: Callable[[], bool]) -> None:
+        self._told.append("starting")
+        ends = SYSTEM_CLOCK.monotonic() + 20
+        while not should_stop() and SYSTEM_CLOCK.monotonic() < ends:
+            threading.Event().wait(0.01)
+        self._told.append("started")
+
+    def close(self) -> None:
+        self._told.append("closed")
+
+
+def test_a_copy_that_is_given_up_leaves_no_spark_that_is_just_starting(
+    etcd: Etcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(test_cluster, "ThreadEngines", partial(SlowEngines, said))
+    with EmbeddedUpstream.start(api_version=2) as source:
+
+        async def story() -> None:
+            async with a_story(source, etcd, tmp_path, random.Random(), captures=1) as told:
+                changes = Changes(told.client, told.keys)
+                new = NewChangefeed(KEY, "blackhole://", config={"keys": {"api": "raw"}}, initial_copy=True)
+                draft = changes.draft(new, Ts(source.tso()), source.cluster_id)
+                await asyncio.to_thread(changes.create, draft)
+                await told.until(lambda: bool(said))
+                stopped = {FeedState.NORMAL}, FeedState.STOPPED, AdminJob.STOP
+                await asyncio.to_thread(changes.set_state, KEY, *stopped)
+                await told.until(lambda: "closed" in said)
+
+        asyncio.run(story())
+    assert said == ["starting", "started", "closed"]
+
+
+def test_of_an_earlier_epoch_nothing_is_given_out(etcd: Etcd, tmp_path: Path) -> None:
+    """A capture that slept while the changefeed was resumed, or removed: its session and the owner are still there."""
+    with EmbeddedUpstream.start(api_version=2) as source:
+
+        async def story() -> None:
+            async with a_story(source, etcd, tmp_path, random.Random(), captures=1) as told:
+                changes = Changes(told.client, told.keys)
+                new = NewChangefeed(KEY, "blackhole://", config={"keys": {"api": "raw"}})
+                draft = changes.draft(new, Ts(source.tso()), source.cluster_id)
+                info = await asyncio.to_thread(changes.create, draft)
+                await told.until(lambda: told.feed is not None)
+                owner = told.owner
+                assert owner is not None
+                assert owner.feeds is not None
+                place = told.client, told.keys, owner.id, KEY, info.epoch, owner.feeds.claim.revision
+                await asyncio.to_thread(check_place, *place)
+                stopped = {FeedState.NORMAL}, FeedState.STOPPED, AdminJob.STOP
+                await asyncio.to_thread(changes.set_state, KEY, *stopped)
+                resumed = {FeedState.STOPPED}, FeedState.NORMAL, AdminJob.NONE
+                await asyncio.to_thread(changes.set_state, KEY, *resumed)
+                with pytest.raises(SupersededError, match="it was begun anew, or removed, since"):
+                    await asyncio.to_thread(check_place, *place)
+                await asyncio.to_thread(changes.remove, KEY)
+                with pytest.raises(SupersededError, match="it was begun anew, or removed, since"):
+                    await asyncio.to_thread(check_place, *place)
+
+        asyncio.run(story())
 
 
 async def moved(told: Story) -> None:

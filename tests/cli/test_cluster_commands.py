@@ -13,6 +13,7 @@ from tests.api.servers import serving
 from tests.authority import Authority
 from tidemill.api.access import UsersFile
 from tidemill.api.tls import ApiTls
+from tidemill.capture.metadata import ChangefeedState, DataDir
 from tidemill.cli import main
 from tidemill.config.changefeed import read_config
 from tidemill.config.sink_uri import safe_uri
@@ -373,3 +374,20 @@ def test_a_folder_is_not_taken_over_by_mistake(
     found, out, err = ask(*create, "--from-data-dir", tmp_path)
     assert (found, out, said in err) == (code, "", True), err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_a_cluster_has_had_is_never_begun_with_again(ask: Run, tmp_path: Path) -> None:
+    """It stands where it was given, and what continued it is further on."""
+    folder = DataDir(tmp_path / "data")
+    folder.acquire()
+    folder.save(
+        ChangefeedState(7, "blackhole://", START, START, START, 0, {}, None, changefeed_id=folder.changefeed_id())
+    )
+    folder.release()
+    create = ("changefeed", "create", "orders", "--sink-uri", "blackhole://", "--no-confirm", "--from-data-dir")
+    assert ask(*create, folder.path)[0] == 0
+    done(ask("changefeed", "remove", "orders"))
+    code, out, err = ask(*create, folder.path)
+    assert (code, out) == (1, "")
+    assert "has been taken over before" in err
+    assert "has no changefeed 'orders' now" in err

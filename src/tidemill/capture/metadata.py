@@ -37,7 +37,8 @@ DEFAULT_NAME = "default"
 # What a start that was killed may have left before it had saved a state. The lock comes first.
 _BEFORE_A_STATE = ("id", "segments", "undecodable", "scratch", "spark.log", "partitions", "partitions.refused")
 
-_TAKEN = "taken-over"  # by whom
+_TAKEN = "taken-over"  # by whom; and, in a second line, that it is certain
+_CERTAIN = "certain"
 
 log = get_logger("state")
 
@@ -226,10 +227,19 @@ class DataDir:
     @property
     def taker(self) -> str | None:
         """Who has it now; None: nobody has asked for it."""
+        noted = self._noted()
+        return noted[0] if noted else None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the taker is known to have it, and not only to have been asked."""
+        return _CERTAIN in self._noted()[1:]
+
+    def _noted(self) -> list[str]:
         try:
-            return (self.path / _TAKEN).read_text().strip()
+            return (self.path / _TAKEN).read_text().splitlines()
         except (OSError, UnicodeDecodeError):
-            return None
+            return []
 
     def give(self, taker: str) -> dict[str, Any]:
         """The state as a document, for somebody who continues it. Durably, from here on nobody else does: it may be
@@ -242,8 +252,13 @@ class DataDir:
         found: dict[str, Any] = orjson.loads(
             state_document(replace(state, changefeed_id=state.changefeed_id or self.former_name))
         )
-        self._write(self.path / _TAKEN, taker.encode())
+        if not self.is_taken:
+            self._write(self.path / _TAKEN, taker.encode())
         return found
+
+    def let_go(self) -> None:
+        """Whoever was to have it has it."""
+        self._write(self.path / _TAKEN, f"{self.taker}\n{_CERTAIN}\n".encode())
 
     def keep(self) -> None:
         """Whoever was to have it has refused it."""

@@ -196,6 +196,18 @@ def test_a_writer_that_is_closed_ends_what_it_does_in_this_process(gate: Gate, m
     holder.close()
 
 
+def test_a_writer_that_is_closed_begins_nothing_more_in_this_process(gate: Gate, mariadb: MariaDb) -> None:
+    """Of several units, a stop may come between two."""
+    sink = open_sink(mariadb, mariadb.port)
+    target = sink.target(PLAIN, PLAIN.id, (Ts(0), END))
+    write_rows(target, iter([rows_of(PLAIN, *inserted(1))]))
+    sink.close()
+    with pytest.raises(SinkError, match="gave up writing") as refused:
+        write_rows(target, iter([rows_of(PLAIN, *inserted(1, first=5))]))
+    assert refused.value.retryable
+    assert mariadb.query("SELECT id FROM writing.plain") == [(0,)]
+
+
 def test_an_earlier_generations_ddl_is_refused_and_one_at_work_is_ended(gate: Gate, mariadb: MariaDb) -> None:
     create = event("create table writing.made (id int primary key)", ActionType.CREATE_TABLE, 1, schema="writing")
     counting = open_sink(mariadb, gate.port)

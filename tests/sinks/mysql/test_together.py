@@ -1,7 +1,10 @@
 """DDLs that are run at the same time leave what they leave one after the other, whatever happens in between."""
 
 import random
+import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +18,7 @@ from tests.sinks.halves import MysqlHalves, mysql_sink
 from tests.sinks.moments import START
 from tests.sinks.mysql.replay import rescan_of
 from tests.sinks.mysql.test_ddl import TABLE, event, sink, tables
-from tests.sinks.mysql.test_fence import Gate, gate, messages_of, open_sink
+from tests.sinks.mysql.test_fence import PATIENCE_SECONDS, Gate, gate, messages_of, open_sink
 from tidemill.errors import SinkError
 from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
@@ -147,6 +150,42 @@ def test_sessions_that_are_lost_are_opened_anew(sink: MysqlHalves, mariadb: Mari
         mariadb.query(f"KILL {number}")
     sink.owner.ddls([altering(f"t{n}", 20 + n) for n in range(5)], untold)
     assert len(columns(mariadb)) == 10
+
+
+class Late(Gate):
+    """Keeps the first TRUNCATE on its way until ``open`` is called, also if whoever sent it is gone."""
+
+    def _count(self, data: bytes) -> None:
+        if b"truncate" in data and not self.is_held.is_set():
+            self.is_held.set()
+            self._is_open.wait(PATIENCE_SECONDS)
+
+
+def test_what_a_lost_session_has_sent_is_waited_for(mariadb: MariaDb) -> None:
+    """It comes late, and would take rows along that were written behind the same DDL of another session."""
+    mariadb.query("CREATE OR REPLACE DATABASE writing")
+    late = Late(mariadb.port)
+    lossy = open_sink(mariadb, late.port)
+    lossy.owner.ddls([creating(f"t{n}", n, "writing") for n in range(2)], untold)
+    emptying = [
+        event(f"truncate table t{n}", ActionType.TRUNCATE_TABLE, 20 + n, called(f"t{n}"), schema="writing")
+        for n in range(2)
+    ]
+    at_work = threading.Thread(target=lossy.owner.ddls, args=(emptying, untold), daemon=True)
+    at_work.start()
+    assert late.is_held.wait(PATIENCE_SECONDS)
+    turn = lossy.owner._turn
+    for each in list(turn.lines._connections):
+        if each is not turn._session:
+            with suppress(OSError, AttributeError):
+                each._sock.shutdown(socket.SHUT_RDWR)
+    at_work.join(1.5)
+    assert at_work.is_alive()
+    late.open()
+    at_work.join(PATIENCE_SECONDS)
+    assert not at_work.is_alive()
+    lossy.close()
+    late.close()
 
 
 def test_notes_of_what_cannot_come_again_are_forgotten(sink: MysqlHalves, mariadb: MariaDb) -> None:

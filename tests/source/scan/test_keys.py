@@ -1,6 +1,7 @@
 """What a copy of keys reads, and what it leaves to the stream."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ from tidebox.upstream import EmbeddedUpstream
 from tidemill.errors import InvariantError
 from tidemill.model.keys import KeyRange
 from tidemill.model.row import RowBatch, RowOp
-from tidemill.model.ts import MAX_TS, Ts
+from tidemill.model.ts import Ts
 from tidemill.source.keyrange import KeySource, open_keys
 from tidemill.source.scan.keys import KeyScan
 from tidemill.upstream.pd import PdClient
@@ -47,7 +48,7 @@ def test_a_copy_has_the_last_change_of_each_key_up_to_its_ts_and_nothing_above()
         loop.call(writer.client.batch_put(before))
         loop.call(writer.client.batch_put({b"e": b"2"}, ttl_seconds=5000))
         loop.call(writer.client.batch_delete([b"c"]))
-        _, everything = asyncio.run(planned(upstream, MAX_TS))
+        _, everything = asyncio.run(planned(upstream, Ts(upstream.tso())))
         ts = Ts(max(int(rows.commit_ts.max()) for part in everything for rows in part.read()))
         loop.call(writer.client.batch_put({b"aa": b"2", b"h": b"1"}))
         loop.call(writer.client.batch_delete([b"g"]))
@@ -62,6 +63,23 @@ def test_a_copy_has_the_last_change_of_each_key_up_to_its_ts_and_nothing_above()
         half = replace(parts[0], start=source.keyspace.logical(b"ab"))
         assert read(half) == {b"ab": (b"1", 0)}
         writer.close()
+
+
+def test_a_copy_waits_for_writes_below_its_ts_that_are_still_on_their_way() -> None:
+    """The stream begins above it, and would not bring them."""
+    with EmbeddedUpstream.start(api_version=2, resolved_interval_seconds=0.05) as upstream, Loop() as loop:
+        writer = Writer(loop, upstream, 1)
+        loop.call(writer.client.batch_put({b"b": b"1"}))
+        upstream.delay_apply(1.5)
+        written = threading.Thread(target=lambda: loop.call(writer.client.batch_put({b"c": b"1"})))
+        written.start()
+        while not upstream.cluster.in_flight.raw_writes():
+            threading.Event().wait(0.01)
+        _, parts = asyncio.run(planned(upstream, Ts(upstream.tso())))
+        found = {key: change for part in parts for key, change in read(part).items()}
+        written.join()
+        writer.close()
+    assert found == {b"b": (b"1", 0), b"c": (b"1", 0)}
 
 
 def test_parts_are_never_read_together() -> None:

@@ -241,8 +241,8 @@ class Capture:
             log.error("a changefeed cannot be worked for", changefeed=str(key), reason=str(error))
             return None
         feed = self.followed[key] = FollowedFeed(
-            self.id, key, epoch, workplace, self.post.send, partial(check_place, self.client, self.keys, self.id),
-            self._clock,
+            self.id, key, epoch, workplace, self.post.send,
+            partial(check_place, self.client, self.keys, self.id, key, epoch), self._clock,
         )  # fmt: skip
         if self.is_stopping:
             feed.stop()

@@ -9,8 +9,10 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from tidemill.capture.cluster.asking import Asking
+from tidemill.capture.cluster.guarding import check_place
 from tidemill.capture.cluster.options import ServerOptions, run_options
 from tidemill.capture.cluster.owning import OwnedFeed, place_of
 from tidemill.capture.cluster.snapshot import Snapshot, Stored
@@ -146,7 +148,9 @@ class Feeds:
             place, log_file = place_of(self._me, self.claim.revision, stored.info), self._options.data_dir / "spark.log"
             feed = OwnedFeed(
                 place, options, home, self._post,
-                lambda to: self._make_engines(options, to.place, to.traits, log_file), self._clock,
+                lambda to: self._make_engines(options, to.place, to.traits, log_file),
+                partial(check_place, self._client, self._keys, self._me, key, stored.info.epoch, self.claim.revision),
+                self._clock,
             )  # fmt: skip
         except TidemillError as error:
             self._fail(stored, error)

@@ -1,15 +1,18 @@
 """The initial copy of a changefeed of a cluster: its owner runs it on its own Spark, before anybody captures a change.
 
 How far it is lies in the state, which each batch saves on the condition that this capture is the owner still. So
-another owner continues where it was, and what this one still writes then is fenced, as every writer's is.
+another owner continues where it was, and what this one still writes then is fenced, as every writer's is; where the
+sink has no fence, it asks before each batch whether it is the owner still (``guarding``).
 """
 
 import asyncio
+from collections.abc import Coroutine
 from functools import partial
 from threading import Event
 from zoneinfo import ZoneInfo
 
 from tidemill.capture.batches import Totals, wait_out
+from tidemill.capture.cluster.guarding import Check, guarded
 from tidemill.capture.copying import InitialCopy
 from tidemill.capture.downstream import Downstream
 from tidemill.capture.engines import Engines
@@ -25,9 +28,11 @@ from tidemill.upstream.pd import PdClient
 class FirstCopy:
     """Runs on the capture's loop; its batches beside it. ``run`` it once. Cancelled, it ends when its batch has."""
 
-    def __init__(self, name: str, downstream: Downstream, engines: Engines, home: Home) -> None:
-        """``name``: of its writer, used once in the life of the changefeed."""
+    def __init__(self, name: str, downstream: Downstream, engines: Engines, home: Home, check: Check) -> None:
+        """``name``: of its writer, used once in the life of the changefeed. ``check``: whether this is the owner still,
+        for sinks that have no fence."""
         self._name, self._downstream, self._engines, self._home = name, downstream, engines, home
+        self._check = check
         self._is_over = Event()
         self._copy: InitialCopy | None = None
 
@@ -41,7 +46,8 @@ class FirstCopy:
         downstream, folder = self._downstream, self._home.path
         make_private(folder)
         zone = ZoneInfo(downstream.zone)
-        writer = await asyncio.to_thread(opened.sink_options.open_writer, self._name, zone=zone)
+        open_writer = guarded(partial(opened.sink_options.open_writer, zone=zone), downstream.traits, self._check)
+        writer = await asyncio.to_thread(open_writer, self._name)
         self._copy = copy = InitialCopy(
             pd, opened.source, opened.feed.store, TableFilter(downstream.config), opened.sink, writer,
             downstream.traits, ColumnSelector(downstream.config), opened.state, self._home, downstream.zone, Totals(),
@@ -49,8 +55,8 @@ class FirstCopy:
         try:
             await copy.plan()
             await wait_out(partial(asyncio.to_thread, copy.prepare), say_that_the_sink_is_away)
-            await asyncio.to_thread(self._engines.start, self._is_over.is_set)
-            await self._ended(asyncio.ensure_future(asyncio.to_thread(self._take_all, copy)))
+            await self._ended(asyncio.to_thread(self._engines.start, self._is_over.is_set))
+            await self._ended(asyncio.to_thread(self._take_all, copy))
             return copy.state
         finally:
             await asyncio.to_thread(self._close, copy)
@@ -63,7 +69,9 @@ class FirstCopy:
         engine = self._engines.of_copy()
         return engine.run(self._downstream.pipeline, units, "initial copy", self._is_over.is_set)
 
-    async def _ended(self, work: "asyncio.Future[None]") -> None:
+    async def _ended(self, call: Coroutine[object, object, None]) -> None:
+        """Of what looks at ``_is_over``: also when this is cancelled, since others close what it makes or uses."""
+        work = asyncio.ensure_future(call)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:

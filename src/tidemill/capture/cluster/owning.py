@@ -16,6 +16,7 @@ from functools import partial
 
 from tidemill.capture.cluster.asking import Asking
 from tidemill.capture.cluster.first_copy import FirstCopy, name_of_copy
+from tidemill.capture.cluster.guarding import Check
 from tidemill.capture.cluster.watching import HeldLanes
 from tidemill.capture.downstream import Downstream
 from tidemill.capture.engines import Engines
@@ -88,11 +89,12 @@ class OwnedFeed:
         home: EtcdHome,
         post: Callable[[Letter], None],
         engines: Callable[[Downstream], Engines],
+        check: Check,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """``engines``: for its initial copy, where it has one. Raises a UsageError for a sink or a config that cannot
-        be."""
-        self._engines = engines
+        """``engines``: for its initial copy, where it has one. ``check``: raises where this is the owner no longer.
+        Raises a UsageError for a sink or a config that cannot be."""
+        self._engines, self._check = engines, check
         self.place, self._options, self._home, self._post, self._clock = place, options, home, post, clock
         self.downstream = Downstream.of(options)
         security = options.security or options.config.security
@@ -133,7 +135,7 @@ class OwnedFeed:
         state = opened.state
         if state.copied is not None:
             name = name_of_copy(self.place.revision, self.place.epoch)
-            self.copying = FirstCopy(name, self.downstream, self._engines(self.downstream), self._home)
+            self.copying = FirstCopy(name, self.downstream, self._engines(self.downstream), self._home, self._check)
             state = await self.copying.run(self._pd, opened)
             self.copying = None
         owner = ChangefeedOwner(

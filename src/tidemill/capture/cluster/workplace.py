@@ -10,7 +10,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from tidemill.capture.batches import Totals
-from tidemill.capture.cluster.guarding import Check, GuardedWriter
+from tidemill.capture.cluster.guarding import Check, guarded
 from tidemill.capture.downstream import Downstream
 from tidemill.capture.engines import Engines
 from tidemill.capture.etcd.home import EtcdHome
@@ -26,7 +26,7 @@ from tidemill.flow.schema import SchemaStore
 from tidemill.flow.schema.loader import load_schema, recovered_reader
 from tidemill.model.ts import Ts
 from tidemill.private import make_private
-from tidemill.sinks import SinkWriter, Traits
+from tidemill.sinks import Traits
 from tidemill.source.port import TABLES, Source
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.regions import RegionCache
@@ -83,12 +83,11 @@ class Workplace:
             raise InvariantError("a workplace without a schema. Report it.")
         options, config = self.options, self.options.config
         sink = self._downstream.sink.named(state.changefeed_id, self._pd.cluster_id)
-        open_writer: Callable[[str], SinkWriter] = partial(sink.open_writer, zone=ZoneInfo(self._downstream.zone))
-        if not self._downstream.traits.has_fence:
-            open_writer = partial(_guarded, open_writer, check)
+        zone, traits = ZoneInfo(self._downstream.zone), self._downstream.traits
+        open_writer = guarded(partial(sink.open_writer, zone=zone), traits, check)
         disk = config.disk_quota or shutil.disk_usage(options.data_dir).free // 2
         return LaneBuilder(
-            self._pd, feed, link, open_writer, self._downstream.traits, config, options.data_dir, config.memory_quota,
+            self._pd, feed, link, open_writer, traits, config, options.data_dir, config.memory_quota,
             disk, self._engines.shelf,
             self._engines.admission, self._downstream.pipeline, self.totals, self._engines.open,
             source=self._source,
@@ -134,7 +133,3 @@ class Workplace:
             await asyncio.gather(self._following, return_exceptions=True)
         await self._pd.close()
         await asyncio.to_thread(self._engines.close)
-
-
-def _guarded(open_writer: Callable[[str], SinkWriter], check: Check, name: str) -> SinkWriter:
-    return GuardedWriter(open_writer(name), check)

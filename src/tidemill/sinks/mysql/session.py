@@ -263,9 +263,11 @@ class Pool:
         self._closed: deque[Generation] = deque(maxlen=_CLOSED_KEPT)
 
     def take(self, settings: SessionSettings, generation: Generation) -> Writer:
-        """An idle one, or a new one that has checked in."""
+        """An idle one, or a new one that has checked in. Raises ConnectionAbortedError where the generation's writer is
+        closed in this process."""
         now = SYSTEM_CLOCK.monotonic()
         with self._lock:
+            self._refuse_closed(generation)
             self._drop_outdated(generation, now)
             idle = self._idle.get((settings, generation), [])
             if idle:
@@ -273,9 +275,10 @@ class Pool:
                 self._taken[writer.connection] = generation
                 return writer
         connection = open_session(settings)
-        with self._lock:
-            self._taken[connection] = generation
         try:
+            with self._lock:
+                self._refuse_closed(generation)
+                self._taken[connection] = generation
             return Writer(connection, generation.check_in(connection))
         except BaseException:
             closed(connection)
@@ -305,6 +308,10 @@ class Pool:
             for key in [key for key in self._idle if generation is None or key[1].is_of(generation)]:
                 for _, writer in self._idle.pop(key):
                     closed(writer.connection)
+
+    def _refuse_closed(self, generation: Generation) -> None:
+        if generation in self._closed:
+            raise ConnectionAbortedError("the writer was closed meanwhile")
 
     def _drop_outdated(self, generation: Generation, now: float) -> None:
         """Those of earlier generations, and those that nobody has asked for in a while: their writer may be gone."""

@@ -41,6 +41,7 @@ class Team:
         turn = self._turn
         assert turn.downstream is not None
         done: list[DdlEvent] = []  # by several threads
+        lost: list[int] = []
 
         def note(event: DdlEvent) -> None:
             done.append(event)
@@ -55,10 +56,12 @@ class Team:
                 new = [event for event in wave if (event.finished_ts, event.seq) not in known]
                 if new:
                     notes.begin(new, saved_ts=saved_ts)
-                self._carry_out(new, turn.downstream, note)
+                lost = self._carry_out(new, turn.downstream, note)
         except (pymysql.err.MySQLError, OSError) as error:
             if failures.is_lost(error):
                 turn.lose()
+        if lost:
+            turn.patiently(lambda: self._wait_for(lost), "see what became of DDLs")
         ended = {(event.finished_ts, event.seq) for event in done}
         return [event for event in wave if (event.finished_ts, event.seq) not in ended]
 
@@ -69,20 +72,27 @@ class Team:
 
     def _carry_out(
         self, events: Sequence[DdlEvent], downstream: Downstream, on_done: Callable[[DdlEvent], None]
-    ) -> None:
-        """Raises what is no matter of the server's alone."""
+    ) -> list[int]:
+        """Returns the numbers of the sessions that were lost. Raises what is no matter of the server's alone."""
         queue: SimpleQueue[DdlEvent] = SimpleQueue()
         for event in events:
             queue.put(event)
         number = min(len(events), MOST_DDL_SESSIONS - 1)
         with ThreadPoolExecutor(max(1, number), thread_name_prefix="ddl") as threads:
             running = [threads.submit(self._work, each + 1, queue, downstream, on_done) for each in range(number)]
-        for future in running:
-            future.result()
+        return [number for number, future in enumerate(running, 1) if not future.result()]
+
+    def _wait_for(self, lost: Sequence[int]) -> None:
+        """The server may not have noticed that a session is lost, nor have begun with what it was sent last. Run again,
+        that would be done twice, the second time behind later rows."""
+        for number in lost:
+            with self._turn.generation.ddl_turn(self._turn.opened(), self._turn.patience.until, number):
+                pass
 
     def _work(
         self, number: int, queue: "SimpleQueue[DdlEvent]", downstream: Downstream, on_done: Callable[[DdlEvent], None]
-    ) -> None:
+    ) -> bool:
+        """False: its session was lost."""
         turn, session = self._turn, None
         try:
             session = self._session()
@@ -97,9 +107,11 @@ class Team:
             if session is not None:
                 closed(session)
                 session = None
+            return False
         finally:
             if session is not None:
                 self._idle.put(session)
+        return True
 
     def _is_carried_out(self, session: Connection, event: DdlEvent, downstream: Downstream) -> bool:
         turn = self._turn

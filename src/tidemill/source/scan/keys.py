@@ -1,6 +1,6 @@
 """One part of a range of keys, copied. Runs on executors.
 
-    change stream from ts 0 ── the scan of each region ─► changes up to the ts of the copy ─► decode ─► rows
+    change stream from ts 0 ── the scan of each region, and on until its ts is resolved ─► changes up to it ─► rows
 
 RawKV keeps no versions, so nothing can be read as of a ts. But a store that is asked for changes from the beginning
 first tells the last change of each key: its value with its ts and its expiry, or its deletion. Of these a copy takes
@@ -79,15 +79,15 @@ async def _read(part: KeyScan, emit: Emit[pa.RecordBatch]) -> None:
             _SUBSCRIPTION, Span(part.keyspace.physical(part.start), part.keyspace.physical_end(part.end)), _BEGINNING
         )
         pulling = asyncio.create_task(puller.run())
-        scanned = asyncio.create_task(receiver.is_scanned.wait())
+        resolved = asyncio.create_task(receiver.is_resolved.wait())
         try:
-            await asyncio.wait([pulling, scanned], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([pulling, resolved], return_when=asyncio.FIRST_COMPLETED)
             if pulling.done():
                 await pulling
         finally:
-            for task in (pulling, scanned):
+            for task in (pulling, resolved):
                 task.cancel()
-            await asyncio.gather(pulling, scanned, return_exceptions=True)
+            await asyncio.gather(pulling, resolved, return_exceptions=True)
 
 
 async def _read_snapshot(part: KeyScan, emit: Emit[pa.RecordBatch]) -> None:
@@ -101,20 +101,20 @@ async def _read_snapshot(part: KeyScan, emit: Emit[pa.RecordBatch]) -> None:
 
 
 class _UpTo:
-    """Hands on what is not above the ts, until all regions have been scanned."""
+    """Hands on what is not above the ts, until all regions have resolved it, as only those that are scanned do."""
 
     def __init__(self, ts: Ts, emit: Emit[pa.RecordBatch]) -> None:
-        self._ts, self._emit = pa.scalar(ts, pa.uint64()), emit
-        self.is_scanned = asyncio.Event()
+        self._ts, self._emit = ts, emit
+        self.is_resolved = asyncio.Event()
 
     async def receive(self, subscription: int, changes: pa.RecordBatch) -> None:
-        wanted = changes.filter(pc.less_equal(changes.column("commit_ts"), self._ts))
-        if len(wanted) and not self.is_scanned.is_set():
+        wanted = changes.filter(pc.less_equal(changes.column("commit_ts"), pa.scalar(self._ts, pa.uint64())))
+        if len(wanted) and not self.is_resolved.is_set():
             await self._emit(wanted)
 
     def resolve(self, subscription: int, resolved_ts: Ts) -> None:
-        """Only a region that has been scanned resolves anything."""
-        self.is_scanned.set()
+        if resolved_ts >= self._ts:
+            self.is_resolved.set()
 
 
 @dataclass(frozen=True, slots=True)
