@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.capture.options import LagParts, parts_of_lag
-from tidemill.model.ts import Ts, compose, lag_seconds
+from tidemill.model.ts import MAX_TS, Ts, compose, lag_seconds
 
 MOMENTS = st.integers(0, 100_000)
 
@@ -27,6 +27,10 @@ def at(milliseconds: int) -> Ts:
 )
 def test_the_parts_of_a_lag(frontier: int, taken: int, checkpoint: int, parts: LagParts) -> None:
     assert parts_of_lag(1010.0, at(frontier), at(taken), at(checkpoint)) == parts
+
+
+def test_a_frontier_of_no_table_yet_is_no_promise() -> None:
+    assert parts_of_lag(1010.0, MAX_TS, at(4000), at(4000)) == LagParts(6.0, 0.0, 0.0)
 
 
 @given(MOMENTS, MOMENTS, MOMENTS, st.integers(100_000, 200_000))

@@ -15,6 +15,7 @@ from tidemill.api.access import UsersFile
 from tidemill.api.tls import ApiTls
 from tidemill.capture.metadata import ChangefeedState, DataDir
 from tidemill.cli import main
+from tidemill.cli.remote.show import print_table
 from tidemill.config.changefeed import read_config
 from tidemill.config.sink_uri import safe_uri
 from tidemill.model.cluster import Cause, Hindrance, NewChangefeed, RunningError
@@ -144,6 +145,19 @@ def test_changefeeds_are_listed(ask: Run, orders: None) -> None:
     (listed,) = json.loads(done(ask("changefeed", "list", "--output", "json")))
     assert list(listed) == ["id", "namespace", "summary"]
     assert list(listed["summary"]) == ["state", "tso", "checkpoint", "error"]
+
+
+@pytest.mark.parametrize("columns", ["20", "80", "300"])
+def test_a_table_is_whole_however_long_its_lines_are(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    print_table(["NAME", "ERROR"], [["orders", "no folder " * 40], ["ö表", "-"]], "")
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME    ERROR",
+        "orders  " + ("no folder " * 40).rstrip(),
+        "ö表     -",  # 表 is two columns wide
+    ]
 
 
 def test_an_empty_list_says_what_to_do(ask: Run) -> None:

@@ -65,6 +65,13 @@ def test_a_ts_is_converted_without_a_cluster(words: tuple[str, ...]) -> None:
     assert run("tso", *words)[0] == "2026-03-01 10:15:00.000 UTC (ts 464613566054400000)"
 
 
+def test_a_misspelt_option_is_not_taken_for_a_moment() -> None:
+    words = [sys.executable, "-m", "tidemill", "tso", "--outptu", "json", "now"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "no option --outptu" in done.stderr
+
+
 @pytest.mark.parametrize("words", [("--help",), ("fault", "--help"), ("metrics", "--help")], ids=" ".join)
 def test_a_list_of_commands_cuts_no_sentence_off(words: tuple[str, ...]) -> None:
     listed = "\n".join(run(*words)).split("Commands:\n")[1]

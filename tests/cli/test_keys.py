@@ -19,6 +19,8 @@ FILE = {"filter": {"key-prefix": "a"}, "keys": {"safe-interval": "1s"}}
         pytest.param("blackhole://", [], [], {}, None, id="nothing is asked for: tables"),
         pytest.param("tikv://h", [], [], {}, KeyRange(), id="a sink of keys takes all of them"),
         pytest.param("kafka://h/t", ["61"], [], {}, KeyRange(b"a"), id="a start"),
+        pytest.param("kafka://h/t", [""], [""], {}, KeyRange(), id="all keys"),
+        pytest.param("kafka://h/t", [""], [], {}, KeyRange(), id="all keys, by an empty start"),
         pytest.param(
             "tikv://h", ["c", "a"], ["", "b"], {"form": KeyFormat.raw}, KeyRange(b"c", more=((b"a", b"b"),)), id="two"
         ),
@@ -44,7 +46,8 @@ def test_options_become_a_section_of_the_file(
     uri: str, starts: list[str], ends: list[str], more: dict[str, Any], keys: KeyRange | None
 ) -> None:
     given = {"document": None, "form": KeyFormat.hex, "keyspace": None, "span_count": 2, "api": KeyApi.raw, **more}
-    document = with_keys(given.pop("document"), uri, pairs_of(starts, ends), **given)
+    pairs = pairs_of(starts, ends) if starts or ends else None
+    document = with_keys(given.pop("document"), uri, pairs, **given)
     assert read_config(document or {}).keys == keys
 
 

@@ -11,7 +11,7 @@ from tidemill.flow.skew import LEAST_BYTES
 from tidemill.model.changefeed import ChangefeedConfig
 from tidemill.model.keys import KeyRange
 from tidemill.model.security import Security
-from tidemill.model.ts import Ts, lag_seconds, physical_ms
+from tidemill.model.ts import MAX_TS, Ts, lag_seconds, physical_ms
 
 _GC_TTL_SECONDS = 86_400
 
@@ -54,8 +54,9 @@ class LagParts:
 
 
 def parts_of_lag(now: float, frontier_ts: Ts, taken_ts: Ts, checkpoint_ts: Ts) -> LagParts:
-    """``now``: in Unix seconds. Together they are the checkpoint's lag."""
-    frontier_ts = max(frontier_ts, checkpoint_ts)
+    """``now``: in Unix seconds. Together they are the checkpoint's lag. A frontier at the end of time is that of no
+    table yet: nothing is resolved then."""
+    frontier_ts = checkpoint_ts if frontier_ts >= MAX_TS else max(frontier_ts, checkpoint_ts)
     taken_ts = min(max(taken_ts, checkpoint_ts), frontier_ts)
     ends = [physical_ms(ts) / 1000 for ts in (frontier_ts, taken_ts, checkpoint_ts)]
     return LagParts(max(0.0, now - ends[0]), ends[0] - ends[1], ends[1] - ends[2])

@@ -101,7 +101,7 @@ def create(
             "--initial-scan out."
         )
     start, target = parse_ts(start_ts, "--start-ts"), parse_ts(target_ts, "--target-ts")
-    ranges = pairs_of(start_key or [], end_key or [])
+    ranges = pairs_of(start_key or [], end_key or []) if start_key or end_key else None
     document = {
         "namespace": namespace,
         "changefeed_id": wanted,

@@ -12,10 +12,9 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from tidemill.cli.options import Ca, Cert, KeyFile, Output, parse_seconds, security_of
+from tidemill.cli.remote.show import in_columns
 from tidemill.errors import (
     IncompatibleUpstreamError,
     TidemillError,
@@ -31,7 +30,6 @@ from tidemill.upstream.tls import context_of
 _PATH = "/tidemill/v1/faults/"
 _TIMEOUT_SECONDS = 30.0
 _LARGEST_ID = (1 << 63) - 1
-_WIDTH = 200  # of a table that is not on a terminal: nothing is cut off
 
 _security = ContextVar("security", default=PLAIN)  # given before the name of the fault
 
@@ -380,10 +378,4 @@ def _key(hexadecimal: str) -> str:
 
 
 def _table(columns: list[str], rows: Any) -> None:
-    table = Table(box=None, pad_edge=False, header_style="")
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    for row in rows:
-        table.add_row(*map(str, row))
-    console = Console(highlight=False, markup=False, emoji=False)
-    console.print(table, width=max(console.width, _WIDTH), crop=False, overflow="ignore")
+    typer.echo("\n".join(in_columns([columns, *(list(map(str, row)) for row in rows)])))

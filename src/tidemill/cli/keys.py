@@ -118,17 +118,18 @@ def pairs_of(starts: list[str], ends: list[str]) -> list[tuple[str, str]]:
 def with_keys(
     document: dict[str, Any] | None,
     sink_uri: str,
-    pairs: list[tuple[str, str]],
+    pairs: list[tuple[str, str]] | None,
     form: KeyFormat,
     keyspace: str | None,
     span_count: int,
     api: KeyApi,
 ) -> dict[str, Any] | None:
-    """A changefeed's file with its section [keys] as the options say, where they ask for keys. The server reads it."""
-    is_asked = pairs != [("", "")] or keyspace is not None or api is KeyApi.txn
+    """A changefeed's file with its section [keys] as the options say, where they ask for keys. The server reads it.
+    ``pairs``: None where no bound is given; an empty one asks for all keys."""
+    is_asked = pairs is not None or keyspace is not None or api is KeyApi.txn
     if not is_asked and (not is_tikv_uri(sink_uri) or "keys" in (document or {})):
         return document
-    ranges = [{"start-key": start, "end-key": end} for start, end in pairs]
+    ranges = [{"start-key": start, "end-key": end} for start, end in pairs or [("", "")]]
     section: dict[str, Any] = {
         "ranges": ranges, "format": str(form), "span-count": span_count, "api": str(api),
         **({"keyspace": keyspace} if keyspace else {}),

@@ -285,13 +285,14 @@ def _summary(now: Status, finished: bool, seconds: float, output: Output) -> Non
 def _latency(now: Status) -> str:
     if now.latency_p50 is None or now.latency_p99 is None:
         return ""
-    return f" commit to durable {now.latency_p50:.1f} s (p99 {now.latency_p99:.1f} s),"
+    return f" commit to durable {lasting(now.latency_p50)} (p99 {lasting(now.latency_p99)}),"
 
 
 def _parts(now: Status) -> str:
     if now.lag is None:
         return ""
-    return f" of it upstream {now.lag.upstream:.1f}, sorter {now.lag.sorter:.1f}, sink {now.lag.sink:.1f},"
+    upstream, sorter, sink = map(lasting, (now.lag.upstream, now.lag.sorter, now.lag.sink))
+    return f" of it upstream {upstream}, sorter {sorter}, sink {sink},"
 
 
 def _aside(now: Status) -> str:

@@ -1,5 +1,6 @@
 """``tidemill tso``: timestamps, of the upstream and as they are written."""
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,8 @@ from tidemill.cli.remote.options import OutputFlag, connected
 from tidemill.cli.remote.show import print_json
 from tidemill.errors import UsageError
 from tidemill.model.ts import compose, logical, physical_ms, show
+
+_AN_OPTION = re.compile(r"--?[A-Za-z]")  # a moment may begin with a hyphen, but then a number follows
 
 
 class _OrConvert(TyperGroup):
@@ -55,6 +58,9 @@ def convert(
 
     Example: tidemill tso convert 464613566054400000
     """
+    for word in moment:
+        if _AN_OPTION.match(word):
+            raise typer.BadParameter(f"there is no option {word}. Write a moment, and --output behind it.")
     ts = parse_ts(" ".join(moment), "the moment")
     if ts is None:
         raise UsageError("there is no moment to convert. Write for example tidemill tso 2026-03-01T10:15:00Z")

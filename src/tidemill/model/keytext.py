@@ -26,9 +26,10 @@ def read_key(text: str, form: KeyFormat, option: str) -> bytes:
             key = text.encode()
         case KeyFormat.hex:
             if not re.fullmatch(r"([0-9a-fA-F]{2})*", text):
+                raw = "--format raw" if option.startswith("--") else "the option keyFormat as 'raw'"
                 raise UsageError(
                     f"{option} {_cut(text)!r} is not a key in hex: write two digits 0-9, a-f for each byte, as "
-                    f"6b6579 for 'key', or give --format raw."
+                    f"6b6579 for 'key', or give {raw}."
                 )
             key = bytes.fromhex(text)
         case KeyFormat.escaped:

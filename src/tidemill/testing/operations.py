@@ -289,7 +289,9 @@ class _Cluster(_OwnersPart):
     async def drain(self, capture_id: CaptureId) -> int:
         target = self._cluster.capture(capture_id)
         if target.info.is_owner:
-            raise SchedulerRefusedError(f"cannot drain {capture_id!r}: it is the owner. Let it resign first.")
+            raise SchedulerRefusedError(
+                f"cannot drain {capture_id!r}: it is the owner. Let it resign first (tidemill capture resign)."
+            )
         target.liveness = Liveness.STOPPING
         left = 0
         for feed in self._cluster.feeds.values():

@@ -57,7 +57,7 @@ def test_options_of_keys_are_read() -> None:
     [
         pytest.param({"pd": ""}, "'pd' is missing", id="no pd"),
         pytest.param({"table": "a.b"}, "the option 'table' is for tables, and keys are read", id="a table too"),
-        pytest.param({"startKey": "6"}, "startKey '6' is not a key in hex", id="no key"),
+        pytest.param({"startKey": "6"}, "startKey '6' is not a key in hex.*the option keyFormat as 'raw'", id="no key"),
         pytest.param({"endKey": "60"}, "is inverted", id="inverted"),
         pytest.param({"keyFormat": "base64"}, "keyFormat is 'base64': choose one of 'hex', 'raw'", id="a format"),
         pytest.param({"kvApi": "sql"}, "kvApi is 'sql': choose one of 'raw', 'txn'", id="an API"),

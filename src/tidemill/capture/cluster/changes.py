@@ -90,7 +90,7 @@ class Changes:
         """Raises ChangefeedNotFoundError."""
         found = self._client.get(self._keys.info(key))
         if found is None:
-            raise not_found(key, ())
+            raise not_found(key, (info.key for info in self.all()))
         return read_info(found.value, key), found.mod_revision
 
     def set_state(self, key: ChangefeedKey, allowed: set[FeedState], state: FeedState, job: AdminJob) -> bool:

@@ -17,6 +17,8 @@ def starting(info: ChangefeedInfo, feed: OwnedFeed | None) -> Hindrance:
     subject = f"changefeed {info.key.id!r}"
     if copying is not None:
         return Hindrance(Cause.SPARK, subject, f"is {copying.stage}", info.start_ts)
+    if feed is not None and feed.opening.doing:
+        return Hindrance(Cause.STATE, subject, f"is only starting on the owner, which is {feed.opening.doing}")
     return Hindrance(Cause.STATE, subject, "is only starting, or ending, on the owner")
 
 

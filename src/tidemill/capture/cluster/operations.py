@@ -137,7 +137,9 @@ class ClusterOperations:
         if capture_id not in capture.snapshot.captures:
             raise CaptureNotFoundError(f"no capture has the id {capture_id!r}. Ask for the list of captures.")
         if capture_id == capture.id:
-            raise SchedulerRefusedError(f"cannot drain {capture_id!r}: it is the owner. Let it resign first.")
+            raise SchedulerRefusedError(
+                f"cannot drain {capture_id!r}: it is the owner. Let it resign first (tidemill capture resign)."
+            )
         if len(capture.snapshot.captures) < 2:
             raise SchedulerRefusedError(f"cannot drain {capture_id!r}: there is no other capture. Start one first.")
         for feed in feeds.owned.values():

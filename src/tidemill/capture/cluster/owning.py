@@ -101,7 +101,7 @@ class OwnedFeed:
         self._pd = PdClient(options.pd, security=security)
         self._states = StateWriter(home)
         self._loop = asyncio.get_running_loop()
-        self._opening = Opening(
+        self.opening = Opening(
             options, home, self.downstream.sink, self.downstream.place, self.downstream.zone, security, self._rescan,
             opened=lambda sink: setattr(self, "_sink", sink),
         )  # fmt: skip
@@ -131,7 +131,7 @@ class OwnedFeed:
 
     async def _start(self) -> None:
         await self._pd.connect()
-        opened = self._opened = await self._opening.run(self._pd)
+        opened = self._opened = await self.opening.run(self._pd)
         state = opened.state
         if state.copied is not None:
             name = name_of_copy(self.place.revision, self.place.epoch)
@@ -154,7 +154,7 @@ class OwnedFeed:
         """What has ended it. The owner first: what it cannot save ends the others."""
         if self.owner is not None and self.owner.beside.failure is not None:
             return self.owner.beside.failure
-        for task in (self._starting, self._opening.holding, self._following):
+        for task in (self._starting, self.opening.holding, self._following):
             if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
                 return task.exception()
         return self._asking.failure or self._failure
@@ -174,7 +174,7 @@ class OwnedFeed:
     async def close(self, *, lets_go: bool = False) -> None:
         """``lets_go``: nobody will come back for what the upstream keeps for it."""
         self._home.is_over = True
-        for task in (self._starting, self._following, self._opening.holding):
+        for task in (self._starting, self._following, self.opening.holding):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -183,9 +183,9 @@ class OwnedFeed:
             await self.owner.close()
         elif self._sink is not None:
             await asyncio.to_thread(self._sink.close)
-        if lets_go and self._opening.hold is not None:
+        if lets_go and self.opening.hold is not None:
             with suppress(UpstreamError, TimeoutError):
-                await self._opening.hold.release()
+                await self.opening.hold.release()
         await self._pd.close()
         await asyncio.to_thread(self._states.close)
 

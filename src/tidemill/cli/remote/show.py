@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.cells import cell_len
 
 from tidemill.cli.options import Output
 from tidemill.cli.remote.client import Api, dumped
@@ -14,7 +13,6 @@ from tidemill.clock import SYSTEM_CLOCK
 from tidemill.errors import TidemillError
 from tidemill.model.ts import Ts, compose, lag_seconds, show
 
-_WIDTH = 200  # of a table that is not on a terminal: nothing is cut off
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
@@ -28,16 +26,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: st
     if not found:
         typer.echo(empty, err=True)
         return
-    table = Table(box=None, pad_edge=False, header_style="")
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    for row in found:
-        table.add_row(*row)
-    console = Console(highlight=False, markup=False, emoji=False)
-    with console.capture() as printed:
-        console.print(table, width=max(console.width, _WIDTH), crop=False, overflow="ignore")
-    for line in printed.get().splitlines():
-        typer.echo(line.rstrip())
+    typer.echo("\n".join(in_columns([columns, *found])))
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with the cells below each other. They are as long as it takes: nothing is cut off, on a terminal either."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    lines = [zip(row, widths, strict=True) for row in rows]
+    return ["  ".join(cell + " " * (width - cell_len(cell)) for cell, width in line).rstrip() for line in lines]
 
 
 def say(text: str, output: Output) -> None:
