@@ -42,7 +42,7 @@ STRANGE = "[/data]/[fe80::1]/[red]:key:"  # a path, an address and a name that m
 
 def test_a_progress_line_shows_what_it_quotes_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
     stage = f"waiting for the sink (cannot write {STRANGE}: the disk is full)"
-    now = Status(stage, Ts(1 << 60), 1.0, None, None, Totals(), 0, 0, 0, 0, 0, 0, 0, left_out=())
+    now = Status(stage, Ts(1 << 60), 1.0, None, None, None, Totals(), 0, 0, 0, 0, 0, 0, 0, left_out=())
     line = ProgressLine()
     line._last = (float("-inf"), 0)  # the next one is due
     line.show(now)

@@ -103,7 +103,7 @@ def test_keys_that_cannot_be_compared_are_named_with_what_to_do(
 
 def test_two_empty_clusters_are_equal(tidemill: Tidemill, clusters: Clusters) -> None:
     said = tidemill("verify", "--pd", clusters["{source}"], "--sink-uri", f"tikv://{clusters['{target}']}")
-    assert (said.code, said.output) == (0, "Equal: 0 pairs, 0 bytes, in 1 ranges.\n")
+    assert (said.code, said.output) == (0, "Equal: 0 pairs, 0 bytes, in 1 range.\n")
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ ALWAYS = "yes"
 SHARED = "shared"  # a server has the tables of several changefeeds: each has marks of its own there
 COPIES = "copies"  # Kafka keeps everything; what is late adds exact copies, which readers skip
 DEADLINE = "deadline"  # TiKV knows no fence: what is late ends by itself, and whoever takes over waits for that
-ALONE = "alone"  # who else might write is kept out by the data-dir, not by the sink
+ASKED = "asked"  # the sink cannot tell: a data-dir keeps others out, and in a cluster whoever makes a unit asks etcd
 NOTHING = "–"  # nothing is kept, so there is nothing to be kept
 
 # Each line of the contract, by the test that holds sinks to it, and where it is another one.
@@ -71,7 +71,7 @@ LINES: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "unbegun": (
         "A writer that is fenced, or whose owner is replaced, before it begins never does",
-        {"blackhole": NOTHING, "kafka": COPIES, "tikv": ALONE},
+        {"blackhole": NOTHING, "kafka": COPIES, "tikv": ASKED},
     ),
     "together": ("Writers of different tables work at the same time, and hand tables over", {}),
     "killed": (

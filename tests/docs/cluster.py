@@ -44,7 +44,7 @@ class Reader:
         if "--server" in said:
             at = said.index("--server")
             del said[at : at + 2]
-        said += ["--server", self._address] if words[0] != "metrics" else []
+        said += ["--server", self._address] if words[0] != "metrics" and "convert" not in words else []
         said += ["--lines", "1"] if "statistics" in words else []
         said += ["--no-confirm"] if _is_of_paused(words) else []
         with redirect_stdout(io.StringIO()) as printed:

@@ -14,7 +14,7 @@ def test_a_report_names_the_parts_that_differ() -> None:
     assert not report.is_equal
     first, last = report.lines()
     assert "keys from 6d to the last (in hex): 3 pairs of checksum 0000000000000007 upstream, 2 of" in first
-    assert last.startswith("1 of 2 ranges differ")
+    assert last.startswith("1 of 2 ranges differs")
     assert report.document()["different"] == [
         {
             "start_key": "6d",
@@ -23,4 +23,4 @@ def test_a_report_names_the_parts_that_differ() -> None:
             "downstream": {"crc64_xor": "0000000000000009", "pairs": 2, "bytes": 20},
         }
     ]
-    assert list(KeyReport([Part(b"", b"", same, same)]).lines()) == ["Equal: 3 pairs, 30 bytes, in 1 ranges."]
+    assert list(KeyReport([Part(b"", b"", same, same)]).lines()) == ["Equal: 3 pairs, 30 bytes, in 1 range."]

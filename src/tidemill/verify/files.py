@@ -158,11 +158,10 @@ class FileSide:
                 "it is partitioned, and without a commit-ts in messages nobody can tell which of two partitions has a "
                 "row: write with enable-tidb-extension=true or include-commit-ts=true"
             ])  # fmt: skip
-        untold = [
-            why for before, after in zip([None, *versions], versions, strict=False) if (why := untold(before, after))
-        ]
-        if untold:
-            return Surveyed(None, [f"it cannot be made of files alone: {untold[0]}"])
+        pairs = zip([None, *versions], versions, strict=False)
+        reason = next((why for before, after in pairs if (why := untold(before, after))), "")
+        if reason:
+            return Surveyed(None, [f"it cannot be made of files alone: {reason}"])
         newest = {name for name, _ in versions[-1].columns}
         stored = {column.name for column in table.stored_columns}
         problems = [f"column {c.name!r} is missing in the files" for c in table.stored_columns if c.name not in newest]

@@ -17,6 +17,7 @@ from tidemill.clock import SYSTEM_CLOCK, Clock
 from tidemill.errors import UsageError
 from tidemill.model.keys import KeyRange
 from tidemill.model.security import Security
+from tidemill.model.words import counted
 from tidemill.source.keyrange import find_keyspace, open_keys
 from tidemill.upstream.pd import PdClient
 from tidemill.upstream.raw import Checksum, RawClient
@@ -79,12 +80,13 @@ class KeyReport:
                 )
         total = _total(self.parts)
         if self.is_equal:
-            yield f"Equal: {total['pairs']:,} pairs, {total['bytes']:,} bytes, in {len(self.parts)} ranges."
+            yield f"Equal: {total['pairs']:,} pairs, {total['bytes']:,} bytes, in {counted(len(self.parts), 'range')}."
         else:
             different = sum(not part.is_equal for part in self.parts)
+            verb = "differ" if different > 1 else "differs"
             yield (
-                f"{different} of {len(self.parts)} ranges differ. Where keys are being written, compare again once "
-                "they are not, or give a longer --wait."
+                f"{different} of {counted(len(self.parts), 'range')} {verb}. Where keys are being written, compare "
+                "again once they are not, or give a longer --wait."
             )
 
 

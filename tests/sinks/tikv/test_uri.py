@@ -17,11 +17,11 @@ def test_a_bare_uri_has_the_defaults() -> None:
 
 def test_parameters_are_read() -> None:
     uri = (
-        "tikv://a:1,b?concurrency=9&batch-size=10&batch-bytes=2048&max-backoff=300ms&deadline=1m&keyspace=other"
-        "&ca-path=/ca&cert-path=/cert&key-path=/key"
+        "tikv://a:1,b?concurrency=9&batch-size=10&batch-bytes=2048&max-backoff=300ms&rate-limit=1000&deadline=1m"
+        "&keyspace=other&ca-path=/ca&cert-path=/cert&key-path=/key"
     )
     assert parse_tikv_uri(uri) == TikvOptions(
-        "a:1,b:2379", 9, 10, 2048, 0.3, 60.0, keyspace="other", security=Security("/ca", "/cert", "/key")
+        "a:1,b:2379", 9, 10, 2048, 0.3, 1000, 60.0, keyspace="other", security=Security("/ca", "/cert", "/key")
     )
 
 

@@ -144,7 +144,7 @@ def test_spark_finds_the_format_by_itself(spark: Any, bench: EmbeddedUpstream) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        pytest.param({"asof": "yesterday"}, "asOf is 'yesterday': give a TSO", id="no moment"),
+        pytest.param({"asof": "yesterday"}, "asOf: yesterday is neither a time nor a ts", id="no moment"),
         pytest.param({"asOff": "now"}, "unknown option 'asoff'.*Did you mean 'asOf'", id="an unknown option"),
         pytest.param({"table": "bench.sbtast"}, "no table 'sbtast'.*Did you mean 'sbtest'", id="no such table"),
         pytest.param({"columns": "id, x"}, "cannot read column 'x' of bench.sbtest.*There are: id, k", id="no column"),
