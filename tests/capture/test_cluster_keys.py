@@ -257,6 +257,7 @@ async def moved(told: Story) -> None:
 )
 def test_keys_that_another_changefeed_writes_there_are_refused(keys: KeyRange, uri: str, is_refused: bool) -> None:
     others = [
+        RunOptions("pd", "tikv://h:1?of-a-later-version=1", Path(), keys=KeyRange(), name="unread"),
         RunOptions("pd", "tikv://h:1", Path(), keys=KeyRange(b"b", b"d"), name="first"),
         RunOptions("pd", "blackhole://", Path(), name="tables"),
     ]
