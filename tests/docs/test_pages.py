@@ -177,7 +177,7 @@ class World:
         elif words[0] in CLUSTER:
             with Command(place, *words, cwd=place) as asking:
                 assert asking.wait() == 0, asking.errors
-                assert asking.output.strip(), f"{line} shows nothing"
+                assert (asking.output + asking.errors).strip(), f"{line} shows nothing"  # none there: said on stderr
         elif words[0] == "demo":
             assert_demo_is_equal(place, *words[1:])
         elif running is not None:
