@@ -123,7 +123,7 @@ class Story:
                     task.cancel()
         if capture.feeds is not None:
             for owned in capture.feeds.owned.values():
-                for task in (owned._starting, owned._following, owned._opening.holding):
+                for task in (owned._starting, owned._following, owned.opening.holding):
                     if task is not None:
                         task.cancel()
                 if owned.owner is not None:
