@@ -24,6 +24,7 @@ from tidemill.model.ddl import ActionType, DdlEvent
 from tidemill.model.table import TableInfo
 from tidemill.sinks.mysql import MysqlOwner, parse_mysql_uri
 from tidemill.sinks.mysql.waves import waves
+from tidemill.tidb.lexer import quoted
 
 __all__ = ["gate", "sink"]  # fixtures
 
@@ -58,14 +59,17 @@ def everything(mariadb: MariaDb) -> dict[str, str]:
     places = mariadb.query(
         f"SELECT table_schema, table_name FROM information_schema.tables WHERE table_schema NOT IN {SYSTEM}"
     )
-    found = {f"{schema}.{name}": mariadb.query(f"SHOW CREATE TABLE `{schema}`.`{name}`") for schema, name in places}
+    found = {
+        f"{schema}.{name}": mariadb.query(f"SHOW CREATE TABLE {quoted(schema)}.{quoted(name)}")
+        for schema, name in places
+    }
     databases = mariadb.query(f"SELECT schema_name FROM information_schema.schemata WHERE schema_name NOT IN {SYSTEM}")
     return {place: rows[0][1] for place, rows in found.items()} | {name: "" for (name,) in databases}
 
 
 def clear(mariadb: MariaDb) -> None:
     databases = [place for place, text in everything(mariadb).items() if not text]
-    mariadb.query(*(f"DROP DATABASE `{name}`" for name in databases), "DROP DATABASE IF EXISTS tidb_cdc")
+    mariadb.query(*(f"DROP DATABASE {quoted(name)}" for name in databases), "DROP DATABASE IF EXISTS tidb_cdc")
 
 
 @pytest.fixture
