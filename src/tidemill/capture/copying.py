@@ -264,5 +264,5 @@ def _above(parts: Sequence[CopyPart], key: bytes) -> list[CopyPart]:
 
 
 def _from(part: CopyPart, start: bytes) -> CopyPart:
-    begun: CopyPart = replace(part, start=start)  # type: ignore[type-var]
+    begun: CopyPart = replace(part, start=start)  # type: ignore[type-var]  # a port: each part is a dataclass
     return begun

@@ -27,7 +27,7 @@ OpenWriter = Callable[[str], SinkWriter]  # by its name
 
 
 class GuardedWriter:
-    """A ``SinkWriter``."""
+    """A ``SinkWriter`` that asks ``check`` behind each target it makes, before anybody gets to write to it."""
 
     def __init__(self, writer: SinkWriter, check: Check) -> None:
         self._writer, self._check = writer, check

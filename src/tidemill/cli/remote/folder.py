@@ -14,7 +14,7 @@ _MISSING = "CDC:ErrChangeFeedNotExists"
 
 def given_over(api: Api, path: Path, document: dict[str, Any]) -> dict[str, Any]:
     """Have the changefeed of ``document`` continue that of the folder. The folder says whose it is before anybody is
-    asked, so whatever dies on the way, two never run; the same command again brings it to its end. Once that is known,
+    asked, so whatever dies on the way, two never run; repeating the command completes it. Once that is known,
     the folder's state is never the start of a changefeed again: the one that has it is further on."""
     if not (path / "changefeed.json").is_file():
         raise DataDirError(f"{path} is the folder of no changefeed: it has no changefeed.json. Give the one of a run.")
